@@ -1,0 +1,13 @@
+#include "kestrel/base/check.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace kestrel {
+
+void CheckFailed(const char* file, int line, const char* condition) {
+  std::fprintf(stderr, "%s:%d: internal check failed: %s\n", file, line, condition);
+  std::abort();
+}
+
+}  // namespace kestrel
