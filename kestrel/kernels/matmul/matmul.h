@@ -1,0 +1,49 @@
+// y = x W^T for packed weights: rows of activations [rows, K] times W [N, K] give y [rows, N], float32.
+//
+// MatMulMode::kBf16: bfloat16 and MXFP4 weights times activations rounded to bfloat16; float32 weights times float32
+// activations. kF32: the exact weight times the float32 activation for all three. Sums are float32, over k in one
+// fixed order: a row's bits do not depend on the other rows, the jobs beside it or the number of threads.
+//
+//   const Activations x = PrepareActivations(ctx, h, tokens, width, width);
+//   const MatMulJob jobs[] = {{&x, &wq, q, q_width, tokens}, {&x, &wk, k, k_width, tokens}};
+//   MatMul(ctx, jobs);
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kestrel/kernels/matmul/packed_matrix.h"
+#include "kestrel/tensor/context.h"
+
+namespace kestrel {
+
+// Padded activations; a view into an arena.
+struct Activations {
+  const float* f32 = nullptr;     // [rows, stride]
+  const bf16* rounded = nullptr;  // [rows, stride]; null in f32 mode
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;  // elements, both arrays; columns from cols up to the next multiple of 32 are zero
+};
+
+// Copies x [rows, cols] (row stride x_stride) into ctx.arena, padded, and rounds it to nearest even once.
+Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64_t cols, int64_t x_stride);
+
+struct MatMulJob {
+  const Activations* x = nullptr;
+  const PackedMatrix* w = nullptr;
+  float* y = nullptr;  // [rows or max(y_rows) + 1, y_stride]
+  int64_t y_stride = 0;
+  int64_t rows = 0;
+  const int32_t* x_rows = nullptr;  // [rows]; row r reads x row x_rows[r]
+  const int32_t* y_rows = nullptr;  // [rows], distinct; row r writes y row y_rows[r]
+};
+
+// All jobs in one fork-join (two where a job has more than kDirectRows rows, whose activations are repacked first).
+// Jobs must not write the same element of y, nor write what another reads. Scratch comes from ctx.arena.
+void MatMul(Context& ctx, std::span<const MatMulJob> jobs);
+void MatMul(Context& ctx, const Activations& x, const PackedMatrix& w, float* y, int64_t y_stride);
+
+inline constexpr int64_t kDirectRows = 8;  // up to here weights are streamed past the rows where they stand
+
+}  // namespace kestrel

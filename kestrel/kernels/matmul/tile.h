@@ -1,0 +1,46 @@
+// Inside of matmul: a tile is up to 12 rows of activations times one block of 32 outputs, over a range of k. Every
+// instruction set brings one table of tile functions; the driver (matmul.cpp) cuts a job into tiles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kestrel/base/cpu.h"
+#include "kestrel/kernels/matmul/packed_matrix.h"
+
+namespace kestrel::matmul {
+
+// 12 rows x 2 vectors are 24 accumulators (bfloat16), or 12 group sums and 12 totals (MXFP4), of 32 registers.
+inline constexpr int kMaxTileRows = 12;
+
+struct TileArgs {
+  const std::byte* block = nullptr;  // packed block of 32 outputs
+  int64_t cols = 0;                  // its padded K
+  int64_t k_begin = 0, k_end = 0;    // multiples of 8, for MXFP4 of 32
+  bool accumulate = false;           // start from what is in y (a float32, so the bits are those of one long sum)
+  int64_t outputs = 0;               // of the block, 1..32
+  const void* panel = nullptr;       // kPanel*: [K][rows] float32 or [K/2][rows] pairs of bfloat16
+  const void* x[kMaxTileRows] = {};  // kRows*: a row each, float32 or bfloat16
+  float* y[kMaxTileRows] = {};       // a row each, at the block's first output
+};
+using TileFn = void (*)(const TileArgs&);
+
+// Where a tile's activations stand.
+enum class XKind { kRowsF32, kRowsBf16, kPanelF32, kPanelBf16 };
+inline constexpr int kWeightTypes = 3, kXKinds = 4;
+
+struct TileTable {
+  int max_rows = kMaxTileRows;  // of a tile
+  bool bf16_panels = false;     // else panels of rounded activations are widened to float32
+  // [weight type][x kind][rows - 1]; null where a combination does not occur (float32 weights with bf16 x)
+  TileFn tile[kWeightTypes][kXKinds][kMaxTileRows] = {};
+};
+
+const TileTable& PortableTiles();
+const TileTable& Avx2Tiles();
+const TileTable& Avx512Tiles();
+const TileTable& Avx512Bf16Tiles();
+const TileTable& NeonTiles();
+const TileTable& TilesFor(Isa isa);
+
+}  // namespace kestrel::matmul
