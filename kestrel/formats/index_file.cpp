@@ -1,0 +1,130 @@
+#include "kestrel/formats/index_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <unordered_map>
+
+#include "kestrel/formats/json.h"
+
+namespace kestrel {
+
+using nlohmann::ordered_json;
+
+class IndexReader : public nlohmann::json_sax<ordered_json> {
+ public:
+  IndexReader(IndexFile& out, std::string_view where) : out_(out), where_(where) {}
+  Status status;
+
+  bool null() override { return Scalar(); }
+  bool boolean(bool) override { return Scalar(); }
+  bool number_integer(int64_t) override { return Scalar(); }
+  bool number_unsigned(uint64_t x) override {
+    if (depth_ == 2 && section_ == "metadata" && key_ == "total_size") out_.total_size_ = x;
+    return Scalar();
+  }
+  bool number_float(double, const std::string&) override { return Scalar(); }
+  bool string(std::string& shard) override { return depth_ == 2 && section_ == "weight_map" ? Add(shard) : Scalar(); }
+  bool binary(ordered_json::binary_t&) override { return false; }
+  bool start_object(size_t) override { return Open(); }
+  bool start_array(size_t) override { return depth_ == 0 ? Fail("want an object") : Open(); }
+  bool end_object() override { return --depth_, true; }
+  bool end_array() override { return --depth_, true; }
+  bool key(std::string& name) override {
+    (depth_ == 1 ? section_ : key_) = name;
+    if (depth_ == 1 && name == "weight_map" && maps_++ > 0) return Fail("weight_map is there twice");
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    std::string what = error.what();
+    for (char& c : what) c = c == '\n' ? ' ' : c;
+    return Fail(what.substr(0, 160));
+  }
+  bool Fail(const std::string& what) {
+    if (status) status = Err(ErrorCode::kCorrupt, "[formats.index] {}: {}", where_, what);
+    return false;
+  }
+  int maps() const { return maps_; }
+
+ private:
+  bool Open() {
+    if (depth_ == 2 && section_ == "weight_map") return Scalar();
+    return ++depth_ <= kMaxJsonDepth || Fail(fmt::format("got more than {} levels of nesting", kMaxJsonDepth));
+  }
+  bool Scalar() {
+    if (depth_ == 0) return Fail("want an object");
+    if (section_ != "weight_map") return true;
+    return Fail(depth_ == 1 ? std::string("weight_map: want an object")
+                            : fmt::format("tensor '{}': want the name of a shard", key_.substr(0, 200)));
+  }
+  bool Add(const std::string& shard) {
+    if (key_.size() > UINT16_MAX || out_.names_.size() + key_.size() > UINT32_MAX) return Fail("names are too long");
+    const auto [it, fresh] = shard_ids_.emplace(shard, static_cast<int>(shard_ids_.size()));
+    if (fresh) {
+      if (shard_ids_.size() > UINT16_MAX) return Fail(fmt::format("got more than {} shards", UINT16_MAX));
+      out_.shards_.push_back(shard);
+    }
+    out_.rows_.push_back({static_cast<uint32_t>(out_.names_.size()), static_cast<uint16_t>(key_.size()),
+                          static_cast<uint16_t>(it->second)});
+    out_.names_ += key_;
+    return true;
+  }
+
+  IndexFile& out_;
+  std::string_view where_;
+  int depth_ = 0, maps_ = 0;
+  std::string section_, key_;
+  std::unordered_map<std::string, int> shard_ids_;
+};
+
+Result<IndexFile> IndexFile::Parse(std::string_view json, std::string_view where) {
+  IndexFile index;
+  // A row of the file is the name, the shard's name and a few quotes; 60 % of the text is names at most. Reserving keeps
+  // the peak from doubling as the block grows.
+  index.names_.reserve(json.size() * 6 / 10);
+  IndexReader reader(index, where);
+  const bool whole = ordered_json::sax_parse(json.begin(), json.end(), &reader);
+  if (whole && reader.maps() == 0) reader.Fail("weight_map is missing");
+  if (whole && index.rows_.empty()) reader.Fail("weight_map names no tensor");
+  if (!whole) reader.Fail("not JSON");
+  if (!reader.status) return tl::unexpected<Error>(reader.status.error());
+  const auto name = [&](const Row& row) { return std::string_view(index.names_).substr(row.begin, row.length); };
+  std::sort(index.rows_.begin(), index.rows_.end(), [&](const Row& a, const Row& b) { return name(a) < name(b); });
+  for (size_t i = 1; i < index.rows_.size(); ++i) {
+    if (name(index.rows_[i]) == name(index.rows_[i - 1])) {
+      return Err(ErrorCode::kCorrupt, "[formats.index] {}: tensor '{}' is there twice", where, name(index.rows_[i]));
+    }
+  }
+  return index;
+}
+
+Result<IndexFile> IndexFile::Read(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info {};
+  if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
+    const int error = fd < 0 ? errno : EINVAL;
+    if (fd >= 0) close(fd);
+    return Err(ErrorCode::kIo, "[formats.index] {}: {}; want a readable file that is not empty", path, std::strerror(error));
+  }
+  const auto size = static_cast<size_t>(info.st_size);
+  void* map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  close(fd);
+  if (map == MAP_FAILED) return Err(ErrorCode::kIo, "[formats.index] {}: can't be mapped: {}", path, std::strerror(errno));
+  auto index = Parse({static_cast<const char*>(map), size}, path);
+  munmap(map, size);
+  return index;
+}
+
+bool IndexFile::Contains(std::string_view wanted) const {
+  const auto it = std::lower_bound(rows_.begin(), rows_.end(), wanted, [&](const Row& row, std::string_view x) {
+    return std::string_view(names_).substr(row.begin, row.length) < x;
+  });
+  return it != rows_.end() && std::string_view(names_).substr(it->begin, it->length) == wanted;
+}
+
+}  // namespace kestrel
