@@ -13,7 +13,7 @@
 #include "kestrel/text/incremental_decoder.h"
 #include "kestrel/text/tokenizer.h"
 
-namespace kestrel::app {
+namespace kestrel {
 namespace {
 
 using nlohmann::json;
@@ -164,4 +164,4 @@ void AddTokenizerCommand(CLI::App& root, int& exit_code) {
   AddDirection(*app, false, exit_code);
 }
 
-}  // namespace kestrel::app
+}  // namespace kestrel
