@@ -1,5 +1,5 @@
-// Text to token ids and back, for a shell and for a program that reads lines of JSON.
-#include "apps/tokenizer_command.h"
+// `kestrel tokenizer encode|decode MODEL [--specials] [--json] (TEXT | --file F | --jsonl F)`: text to token ids and
+// back, for a shell and for a program that reads lines of JSON.
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -7,8 +7,8 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "apps/commands.h"
 #include "apps/common.h"
 #include "kestrel/text/incremental_decoder.h"
 #include "kestrel/text/tokenizer.h"
@@ -24,22 +24,8 @@ struct Options {
   bool encode = false;
 };
 
-// "-" is standard input.
-Result<std::string> ReadWhole(const std::string& path) {
-  std::ostringstream out;
-  if (path == "-") {
-    out << std::cin.rdbuf();
-    return std::move(out).str();
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return Err(ErrorCode::kNotFound, "[tokenizer] {}: cannot be opened", path);
-  if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
-  if (in.bad() || out.fail()) return Err(ErrorCode::kIo, "[tokenizer] {}: cannot be read", path);
-  return std::move(out).str();
-}
-
 // "1,2,3", "1 2 3" or "[1, 2, 3]".
-Result<std::vector<int32_t>> ParseIds(std::string_view text) {
+Result<std::vector<int32_t>> ParseIdList(std::string_view text) {
   constexpr std::string_view kBetween = ", \t\r\n[]";
   std::vector<int32_t> ids;
   for (size_t at = 0; (at = text.find_first_not_of(kBetween, at)) != text.npos;) {
@@ -47,7 +33,7 @@ Result<std::vector<int32_t>> ParseIds(std::string_view text) {
     int32_t id = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || end != word.data() + word.size()) {
-      return Err(ErrorCode::kInvalidArgument, "[tokenizer] ids, got \"{}\", want numbers such as 1,2,3",
+      return Err(ErrorCode::kInvalidArgument, "[apps.tokenizer] ids, got \"{}\", want numbers such as 1,2,3",
                  word.substr(0, 40));
     }
     ids.push_back(id);
@@ -97,7 +83,7 @@ Status ConvertLines(const Tokenizer& tokenizer, const Options& options) {
   std::ifstream file;
   if (options.jsonl != "-") {
     file.open(options.jsonl, std::ios::binary);
-    if (!file) return Err(ErrorCode::kNotFound, "[tokenizer] {}: cannot be opened", options.jsonl);
+    if (!file) return Err(ErrorCode::kNotFound, "[apps.tokenizer] {}: cannot be opened", options.jsonl);
   }
   std::istream& in = options.jsonl == "-" ? std::cin : file;
   size_t number = 0;
@@ -106,25 +92,26 @@ Status ConvertLines(const Tokenizer& tokenizer, const Options& options) {
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const auto converted = ConvertLine(tokenizer, options, line);
     if (!converted) {
-      return Err(converted.error().code, "[tokenizer] {}:{}: {}", options.jsonl, number, converted.error().message);
+      return Err(converted.error().code, "[apps.tokenizer] {}:{}: {}", options.jsonl, number,
+                 converted.error().message);
     }
     std::cout << converted->dump() << '\n';
   }
-  if (in.bad()) return Err(ErrorCode::kIo, "[tokenizer] {}: cannot be read", options.jsonl);
+  if (in.bad()) return Err(ErrorCode::kIo, "[apps.tokenizer] {}: cannot be read", options.jsonl);
   return {};
 }
 
 Status ConvertOne(const Tokenizer& tokenizer, const Options& options) {
   std::string input = options.text;
   if (!options.file.empty()) {
-    KESTREL_ASSIGN_OR_RETURN(input, ReadWhole(options.file));
+    KESTREL_ASSIGN_OR_RETURN(input, ReadTextFile(options.file));
   }
   if (options.encode) {
     const auto ids = tokenizer.Encode(input, options.specials);
     std::cout << (options.as_json ? Object(input, ids).dump() : fmt::format("{}", fmt::join(ids, ","))) << '\n';
     return {};
   }
-  KESTREL_ASSIGN_OR_RETURN(const auto ids, ParseIds(input));
+  KESTREL_ASSIGN_OR_RETURN(const auto ids, ParseIdList(input));
   KESTREL_ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(ids));
   std::cout << (options.as_json ? Object(text, ids).dump() : text);
   // A file gets the exact bytes; a line end is for the eye.
@@ -138,7 +125,7 @@ int Run(const Options& options) {
   const Status done = options.jsonl.empty() ? ConvertOne(*tokenizer, options) : ConvertLines(*tokenizer, options);
   if (!done) return Fail(done.error());
   std::cout.flush();
-  if (!std::cout) return Fail(Error{ErrorCode::kIo, "[tokenizer] standard output: cannot be written"});
+  if (!std::cout) return Fail(Error{ErrorCode::kIo, "[apps.tokenizer] standard output: cannot be written"});
   return 0;
 }
 

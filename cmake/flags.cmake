@@ -2,7 +2,7 @@
 # No -march, no fast-math: instruction sets are chosen at run time, per kernel.
 add_library(kestrel_flags INTERFACE)
 target_include_directories(kestrel_flags INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(kestrel_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-stringop-overflow -fno-math-errno -ffp-contract=off)
+target_compile_options(kestrel_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow> -fno-math-errno -ffp-contract=off)
 target_compile_definitions(kestrel_flags INTERFACE FMT_HEADER_ONLY KESTREL_VERSION="${PROJECT_VERSION}")
 find_package(Threads REQUIRED)
 target_link_libraries(kestrel_flags INTERFACE Threads::Threads)
@@ -14,8 +14,3 @@ endif()
 if(KESTREL_FUZZ)
   target_compile_options(kestrel_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
-
-# Third-party headers for a cross build come from one folder that holds links to them alone, so that
-# the host's own C headers are never seen by the cross compiler.
-set(KESTREL_HWY hwy)
-set(KESTREL_PCRE2 pcre2-8)

@@ -1,5 +1,5 @@
 # kestrel_room(NAME DEPS room... SYSTEM lib...): the library kestrel_NAME from kestrel/NAME/**.cpp, and, from the
-# *_test.cpp beside them, one test program kestrel_NAME_test.
+# *_test.cpp beside them, one test program kestrel_NAME_test. With KESTREL_FUZZ every *_fuzz.cpp is a libFuzzer program.
 function(kestrel_room NAME)
   cmake_parse_arguments(ARG "" "" "DEPS;SYSTEM" ${ARGN})
   file(GLOB_RECURSE all CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kestrel/${NAME}/*.cpp)
@@ -21,11 +21,14 @@ function(kestrel_room NAME)
   endforeach()
 
   if(KESTREL_TESTS AND tests)
-    find_package(GTest REQUIRED)
     add_executable(kestrel_${NAME}_test ${tests})
     target_link_libraries(kestrel_${NAME}_test PRIVATE kestrel_${NAME} GTest::gtest GTest::gtest_main)
     target_compile_definitions(kestrel_${NAME}_test PRIVATE KESTREL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     add_test(NAME ${NAME} COMMAND kestrel_${NAME}_test)
     set_tests_properties(${NAME} PROPERTIES TIMEOUT 900)
+  endif()
+
+  if(KESTREL_FUZZ)
+    kestrel_fuzz(${NAME} ${all})
   endif()
 endfunction()

@@ -84,6 +84,17 @@ def cases():
     return fixed + random_ones
 
 
+def pieces(text):
+    """Byte lengths of the pre-tokens: with every substring in the vocabulary each pre-token is one token."""
+    data = text.encode()
+    ranks = {bytes([b]): b for b in range(256)}
+    for i in range(len(data)):
+        for j in range(i + 2, len(data) + 1):
+            ranks.setdefault(data[i:j], len(ranks))
+    splitter = tiktoken.Encoding("pieces", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+    return [len(splitter.decode_single_token_bytes(i)) for i in splitter.encode_ordinary(text)]
+
+
 def main():
     tokens = train(640)
     HERE.mkdir(parents=True, exist_ok=True)
@@ -94,7 +105,7 @@ def main():
 
     specials = {NAMES[s][0] if s in NAMES else f"<|reserved_token_{base + s}|>": base + s for s in range(256)}
     reference = tiktoken.Encoding("tiny", pat_str=PATTERN, mergeable_ranks={t: i for i, t in enumerate(tokens)}, special_tokens=specials)
-    lines = [json.dumps({"text": t, "ids": reference.encode(t, disallowed_special=())}) for t in cases()]
+    lines = [json.dumps({"text": t, "ids": reference.encode(t, disallowed_special=()), "pieces": pieces(t)}) for t in cases()]
     for text in ["<|open|>message role=\"user\"<|sep|>", "[BOS][EOT]x[PAD", "<|open|", f"<|reserved_token_{base + 200}|>", "<|reserved_token_7|>",
                  "a<|end_of_msg|>b<<|open|>|>", " <|sep|> \n<|sep|>\n"]:
         lines.append(json.dumps({"text": text, "specials": True, "ids": reference.encode(text, allowed_special="all")}))

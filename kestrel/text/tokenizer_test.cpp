@@ -54,6 +54,25 @@ int RunCases(const Tokenizer& tokenizer, const std::string& file) {
 
 TEST(Tokenizer, GivesTheIdsOfTheReference) { EXPECT_GT(RunCases(Tiny(), kTestData + "/cases.jsonl"), 200); }
 
+// A small vocabulary has few merges over a wrong border, so the borders have a test of their own.
+TEST(Splitter, CutsWhereTheReferenceDoes) {
+  std::ifstream in(kTestData + "/cases.jsonl");
+  const Splitter splitter;
+  int count = 0;
+  for (std::string line; std::getline(in, line);) {
+    const auto test = nlohmann::json::parse(line);
+    if (!test.contains("pieces")) continue;
+    const auto text = test["text"].get<std::string>();
+    std::vector<size_t> got;
+    for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(got.back())) {
+      got.push_back(splitter.FirstLength(rest));
+    }
+    EXPECT_EQ(got, test["pieces"].get<std::vector<size_t>>()) << line;
+    ++count;
+  }
+  EXPECT_GT(count, 200);
+}
+
 TEST(Tokenizer, GivesThePublishedIdsOfK3) {
   auto k3 = Tokenizer::Load(kShared + "/k3");
   if (!k3) GTEST_SKIP() << k3.error().message;

@@ -1,0 +1,22 @@
+# Where third-party code comes from: Debian's packages; nothing is downloaded.
+# A cross build has no packages of its own. It needs headers alone, and takes them from one folder of links, so that the cross
+# compiler never sees the host's C headers; the test library is compiled from Debian's sources (package googletest).
+if(CMAKE_CROSSCOMPILING)
+  set(KESTREL_HWY "")
+  set(links ${CMAKE_BINARY_DIR}/third_party)
+  file(MAKE_DIRECTORY ${links})
+  foreach(name hwy tl fmt nlohmann CLI)
+    file(CREATE_LINK /usr/include/${name} ${links}/${name} SYMBOLIC)
+  endforeach()
+  target_include_directories(kestrel_flags SYSTEM INTERFACE ${links})
+  if(KESTREL_TESTS)
+    set(BUILD_GMOCK OFF)
+    set(INSTALL_GTEST OFF)
+    add_subdirectory(/usr/src/googletest ${CMAKE_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
+  endif()
+else()
+  set(KESTREL_HWY hwy)
+  if(KESTREL_TESTS)
+    find_package(GTest REQUIRED)
+  endif()
+endif()
