@@ -1,0 +1,104 @@
+// What the KDA kernels of the instruction sets share: where things lie in a state, and one head's work.
+//
+// A state is a 64-byte header (int32 rows pending), then for each head, in floats:
+//   S         panels of 16 values; in a panel the keys go by pairs: [value / 16][key / 2][value % 16][key % 2]
+//   log_decay [dim]      sum of g over the pending rows
+//   decay     [dim]      product of alpha over the pending rows
+//   keys      [16, dim]  pending k_j, decayed to the last row seen: the product of the alphas since j
+//   values    [16, dim]  pending v'_j = beta_j (v_j - what memory already answers for k_j)
+// The pairs are what VDPBF16PS adds in one lane: two float32 vectors convert to one of pairs without a shuffle. Decayed
+// keys need no exponential of a difference, never exceed 1 and suit every gate; the log beside the product is there
+// because a constant alpha rounds the same way each token, and exp of the sum rounds once in 16.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kestrel/kernels/kda/kda.h"
+
+namespace kestrel::kda {
+
+inline constexpr int kTile = 16;   // tokens between writes of S
+inline constexpr int kPanel = 16;  // values in a panel of S
+inline constexpr int64_t kHeaderBytes = 64;
+
+struct Layout {
+  explicit Layout(int head_dim)
+      : dim(head_dim), padded((head_dim + 15) / 16 * 16), pairs((head_dim + 1) / 2), panels((head_dim + 15) / 16) {}
+  int64_t dim, padded, pairs, panels;
+  int64_t StateFloats() const { return (panels * pairs * 2 * kPanel + 15) / 16 * 16; }
+  int64_t HeadFloats() const { return StateFloats() + (2 + 2 * kTile) * padded; }
+  int64_t Index(int64_t key, int64_t value) const {
+    return ((value / kPanel * pairs + key / 2) * kPanel + value % kPanel) * 2 + key % 2;
+  }
+};
+
+// Rows of one head in one segment.
+struct HeadTask {
+  int dim;
+  bool bounded;
+  float lower_bound;
+  bool bf16;  // round the inputs of the products with S
+  float *s, *log_decay, *decay, *keys, *values;
+  int pending;
+  int64_t rows;
+  const float *q, *k, *v, *z;  // first row of the segment, first channel of the head
+  int64_t stride;              // between rows of q, k, v, z and out
+  const float* beta;
+  int64_t beta_stride;
+  const float* dt_bias;  // [dim]
+  float a;
+  float* out;
+  float* scratch;  // ScratchFloats(dim)
+};
+
+// The new rows of a tile while it is worked on.
+struct TileScratch {
+  TileScratch(float* p, int64_t dim)
+      : x(p),
+        answers(x + 2 * kTile * dim),
+        q(answers + 2 * kTile * dim),
+        alpha(q + kTile * dim),
+        beta(alpha + kTile * dim),
+        panel(beta + kTile) {}
+  float* x;        // [rows, 2, dim] k and q, times the tile's decay up to the row; float32 or bfloat16
+  float* answers;  // [rows, 2, dim] S^T x
+  float* q;        // [rows, dim] normalised and scaled
+  float* alpha;    // [rows, dim]
+  float* beta;     // [rows]
+  float* panel;    // two panels of S in bfloat16
+};
+inline int64_t ScratchFloats(int64_t dim) {
+  const int64_t padded = (dim + 15) / 16 * 16;
+  return 6 * kTile * padded + kTile + 2 * kPanel * ((dim + 1) / 2) + 64;
+}
+
+using ForwardHead = void (*)(const HeadTask&);
+void ForwardHeadPortable(const HeadTask& task);  // any dim
+void ForwardHeadAvx2(const HeadTask& task);      // dim a multiple of 16, here and below
+void ForwardHeadAvx512(const HeadTask& task);
+void ForwardHeadAvx512Bf16(const HeadTask& task);
+
+// The order of work is the same for every instruction set. Ops has PrepareRow(task, scratch, row, i, slot),
+// Answer(task, scratch, rows), FinishRow(task, scratch, row, i, slot) and Fold(task): row counts in the segment, i
+// among the new rows of this tile, slot in the tile.
+template <class Ops>
+void RunHead(const HeadTask& task) {
+  const TileScratch scratch(task.scratch, task.dim);
+  int pending = task.pending;
+  for (int64_t row = 0; row < task.rows;) {
+    const int64_t left = task.rows - row;
+    const int count = left < kTile - pending ? static_cast<int>(left) : kTile - pending;
+    for (int i = 0; i < count; ++i) Ops::PrepareRow(task, scratch, row + i, i, pending + i);
+    Ops::Answer(task, scratch, count);
+    for (int i = 0; i < count; ++i) Ops::FinishRow(task, scratch, row + i, i, pending + i);
+    row += count;
+    pending += count;
+    if (pending == kTile) {
+      Ops::Fold(task);
+      pending = 0;
+    }
+  }
+}
+
+}  // namespace kestrel::kda
