@@ -114,17 +114,8 @@ void AttendTile(const Kernel& kernel, const TileOperands& tile, const Panel& pan
             panel.values);
 }
 
-// out[lane * stride + c] = values[c, lane] / sum[lane]. A rescaled sum can underflow to -0, and then a further tile
-// that the lane sees nothing of would make it +0: adding 0 takes that difference away.
-void FinishPanel(const Panel& panel, int64_t count, int64_t channels, float* out, int64_t stride) {
-  const int64_t lanes = panel.groups * kMlaLanes;
-  for (int64_t c0 = 0; c0 < channels; c0 += 16) {
-    const int64_t end = std::min(channels, c0 + 16);
-    for (int64_t lane = 0; lane < count; ++lane) {
-      const float inverse = 1 / panel.sum[lane];
-      for (int64_t c = c0; c < end; ++c) out[lane * stride + c] = panel.values[c * lanes + lane] * inverse + 0.0f;
-    }
-  }
+void FinishPanel(const MlaOps& ops, const Panel& panel, int64_t count, int64_t channels, float* out, int64_t stride) {
+  ops.finish(panel.values, panel.sum, panel.groups, count, channels, out, stride);
 }
 
 // ---- decode ------------------------------------------------------------------------------------------------------
@@ -174,7 +165,7 @@ void DecodeHeads(const Kernel& kernel, const MlaShape& shape, const MlaCache& ca
     std::fill_n(visible, kMaxLanes, static_cast<int32_t>(seen));
     AttendTile(kernel, tile, panel, seen < kTile ? visible : nullptr, first == 0, s.scores, s.weights);
   }
-  FinishPanel(panel, count, shape.rank, out, shape.rank);
+  FinishPanel(ops, panel, count, shape.rank, out, shape.rank);
 }
 
 // ---- prefill -----------------------------------------------------------------------------------------------------
@@ -310,7 +301,7 @@ struct PrefillHead {
       Attend(first_key);
     }
     ForPanels(segment.rows, [&](int64_t first, int64_t count, int64_t groups) {
-      FinishPanel(PanelAt(first, groups), count, shape.v_dim,
+      FinishPanel(ops(), PanelAt(first, groups), count, shape.v_dim,
                   out + ((segment.first_row + first) * shape.heads + head) * shape.v_dim, shape.heads * shape.v_dim);
     });
   }

@@ -110,6 +110,18 @@ void Across(const T* src, int64_t stride, int64_t keys, int64_t n, uint32_t* dst
   for (int64_t k = keys; k < 64; ++k) std::memset(dst + k * dst_stride, 0, static_cast<size_t>(n) * 4);
 }
 
+void Finish(const float* values, const float* sum, int64_t groups, int64_t count, int64_t channels, float* out,
+            int64_t stride) {
+  const int64_t lanes = groups * kMlaLanes;
+  for (int64_t c0 = 0; c0 < channels; c0 += 16) {
+    const int64_t end = channels < c0 + 16 ? channels : c0 + 16;
+    for (int64_t lane = 0; lane < count; ++lane) {
+      const float inverse = 1 / sum[lane];
+      for (int64_t c = c0; c < end; ++c) out[lane * stride + c] = values[c * lanes + lane] * inverse + 0.0f;
+    }
+  }
+}
+
 template <bool kMasked>
 HWY_INLINE void SoftmaxVector(float* s, int64_t ld, float scale, const int32_t* visible, float* largest, float* sum,
                               float* factor) {
@@ -160,7 +172,7 @@ void SoftmaxTile(float* s, int64_t groups, float scale, const int32_t* visible, 
 
 extern const MlaOps kMlaOps;
 const MlaOps kMlaOps = {
-    1, Panel, Pack<float>, Pack<uint16_t>, Units<float>, Units<uint16_t>, Across<float>, Across<uint16_t>};
+    1, Panel, Pack<float>, Pack<uint16_t>, Units<float>, Units<uint16_t>, Across<float>, Across<uint16_t>, Finish};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace kestrel

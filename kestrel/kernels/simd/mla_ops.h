@@ -37,6 +37,11 @@ struct MlaOps {
   // on are zero, whatever src holds there. src: [64, stride] values; dst: [64 / inner, dst_stride] units.
   void (*across_f32)(const float* src, int64_t stride, int64_t keys, int64_t n, uint32_t* dst, int64_t dst_stride);
   void (*across_bf16)(const uint16_t* src, int64_t stride, int64_t keys, int64_t n, uint32_t* dst, int64_t dst_stride);
+
+  // out[lane * stride + c] = values[c, lane] / sum[lane] for lane < count, c < channels. A rescaled sum can underflow
+  // to -0, and a further tile that the lane sees nothing of would make it +0: 0 is added so that both are +0.
+  void (*finish)(const float* values, const float* sum, int64_t groups, int64_t count, int64_t channels, float* out,
+                 int64_t stride);
 };
 
 // One tile's step of the online softmax, float32: s [64, lanes] raw scores in, probabilities out (zero from
