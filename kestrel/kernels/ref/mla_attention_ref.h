@@ -1,0 +1,28 @@
+// Scalar double reference of causal attention of one row and head over explicit keys and values.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace kestrel {
+
+// q: [width]; key: [keys, width]; value: [keys, channels]. Returns [channels].
+inline std::vector<double> AttentionRef(const std::vector<double>& q, const std::vector<double>& key,
+                                        const std::vector<double>& value, size_t keys, size_t channels, double scale) {
+  const size_t width = q.size();
+  std::vector<double> p(keys), out(channels);
+  for (size_t k = 0; k < keys; ++k) {
+    for (size_t i = 0; i < width; ++i) p[k] += scale * q[i] * key[k * width + i];
+  }
+  const double largest = *std::max_element(p.begin(), p.end());
+  double sum = 0;
+  for (double& x : p) sum += x = std::exp(x - largest);
+  for (size_t k = 0; k < keys; ++k) {
+    for (size_t c = 0; c < channels; ++c) out[c] += p[k] / sum * value[k * channels + c];
+  }
+  return out;
+}
+
+}  // namespace kestrel
