@@ -5,6 +5,7 @@
 
 #include "kestrel/base/clock.h"
 #include "kestrel/engine/stop_matcher.h"
+#include "kestrel/text/incremental_decoder.h"
 
 namespace kestrel {
 

@@ -19,6 +19,20 @@ Result<std::unique_ptr<Model>> Model::Load(Context& ctx, const std::string& fold
   return model;
 }
 
+namespace {
+
+void Embed(const Pass& pass, const ModelWeights& w, float* out) {
+  const int32_t* ids = pass.batch.ids.data();
+  const int64_t hidden = pass.config.hidden_size;
+  if (w.embedding_is_bf16) {
+    EmbeddingGather(pass.ctx, static_cast<const bf16*>(w.embedding), ids, pass.rows(), hidden, out);
+  } else {
+    EmbeddingGather(pass.ctx, static_cast<const float*>(w.embedding), ids, pass.rows(), hidden, out);
+  }
+}
+
+}  // namespace
+
 Status Model::CheckBatch(const Batch& batch) const {
   for (size_t i = 0; i < batch.ids.size(); ++i) {
     if (batch.ids[i] < 0 || batch.ids[i] >= config_.vocab_size) {
@@ -39,8 +53,7 @@ Status Model::Forward(Context& ctx, const Batch& batch, float* logits, Probe* pr
   const int64_t hidden = config_.hidden_size;
 
   BlockBank bank(pass, config_.pushes());
-  EmbeddingGather(ctx, weights_->embedding, weights_->embedding_is_bf16, batch.ids.data(), pass.rows(), hidden,
-                  bank.embedding());
+  Embed(pass, *weights_, bank.embedding());
   for (pass.layer = 0; pass.layer < config_.num_hidden_layers; ++pass.layer) Block(pass, weights_->layer(pass.layer), bank);
   for (const Segment& s : batch.segments) s.state->Advance(s.rows);
 

@@ -11,9 +11,9 @@
 namespace kestrel {
 
 StateLayout::StateLayout(const ModelConfig& config, MatMulMode mode, uint64_t model_fingerprint)
-    : bf16_latent(mode == MatMulMode::kBf16),
+    : bf16_latent(MlaMode(config, mode) == MatMulMode::kBf16),
       max_positions(config.max_position_embeddings),
-      fingerprint(model_fingerprint * 2 + (bf16_latent ? 1 : 0)) {
+      fingerprint(model_fingerprint * 2 + (mode == MatMulMode::kBf16 ? 1 : 0)) {
   const auto align = [](size_t n) { return (n + 63) & ~size_t{63}; };
   const size_t tail = align(static_cast<size_t>(config.kda.conv_width - 1) * config.kda.heads * config.kda.head_dim * 4);
   for (int i = 0; i < config.num_hidden_layers; ++i) {

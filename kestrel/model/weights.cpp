@@ -333,14 +333,21 @@ class WeightBinder {
     }
   }
 
+  // A key row of the file has R columns, which are the target's outputs.
   static void PackTransposed(const Task& t, std::byte* out) {
-    const int64_t stride = t.target.rows;  // a key row of the file has R columns, which are the target's outputs
+    const int64_t stride = t.target.rows, cols = t.target.cols;
     const std::byte* source = t.source.bytes.data() + t.row0 * stride * static_cast<int64_t>(SizeOf(t.source.dtype));
     if (t.target.type == WeightType::kBf16) {
-      PackBf16Transposed(reinterpret_cast<const bf16*>(source), stride, t.target.rows, t.target.cols, t.begin, t.end, out);
-    } else {
-      PackF32Transposed(reinterpret_cast<const float*>(source), stride, t.target.rows, t.target.cols, t.begin, t.end, out);
+      PackBf16Transposed(reinterpret_cast<const bf16*>(source), stride, t.target.rows, cols, t.begin, t.end, out);
+      return;
     }
+    std::vector<float> turned(static_cast<size_t>(stride * cols));
+    for (int64_t k = 0; k < cols; ++k) {
+      for (int64_t n = 0; n < stride; ++n) {
+        std::memcpy(&turned[static_cast<size_t>(n * cols + k)], source + (k * stride + n) * 4, 4);
+      }
+    }
+    PackF32(turned.data(), t.target.rows, cols, t.begin, t.end, out);
   }
 
   static void PackWidened(const bf16* w, int64_t rows, int64_t cols, int64_t begin, int64_t end, std::byte* out) {

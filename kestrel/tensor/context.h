@@ -9,7 +9,8 @@
 namespace kestrel {
 
 // How matmul inputs are rounded: kBf16 rounds activations to bfloat16 where the weight is bfloat16 or MXFP4;
-// kF32 multiplies float32 activations by the exact value of the weight. Sums are float32 in both.
+// kF32 multiplies float32 activations by the exact value of the weight. Narrow inputs are kept exact in both
+// (kernels/matmul/matmul.h kExactCols).
 enum class MatMulMode { kBf16, kF32 };
 
 struct Context {

@@ -47,7 +47,7 @@ struct Item {
 };
 
 bool UsesRounded(const Context& ctx, const MatMulJob& job) {
-  return ctx.matmul == MatMulMode::kBf16 && job.w->type != WeightType::kF32;
+  return ctx.matmul == MatMulMode::kBf16 && job.w->type != WeightType::kF32 && job.x->cols > kExactCols;
 }
 
 int64_t PanelElementBytes(XKind kind) { return kind == XKind::kPanelBf16 ? 2 : 4; }
@@ -215,7 +215,7 @@ Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64
   result.cols = cols;
   result.stride = (cols + 31) / 32 * 32;
   auto* f32 = ctx.arena.Take<float>(rows * result.stride);
-  auto* rounded = ctx.matmul == MatMulMode::kBf16 ? ctx.arena.Take<bf16>(rows * result.stride) : nullptr;
+  auto* rounded = ctx.matmul == MatMulMode::kBf16 && cols > kExactCols ? ctx.arena.Take<bf16>(rows * result.stride) : nullptr;
   const int64_t pad = result.stride - cols;
   const auto prepare_row = [&](int64_t row, int) {
     float* to = f32 + row * result.stride;

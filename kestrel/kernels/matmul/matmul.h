@@ -18,9 +18,13 @@
 namespace kestrel {
 
 // Padded activations; a view into an arena.
+// kBf16 rounds only inputs wider than this. Narrow products are a small part of a large model's time and all of a small
+// model's accuracy: a random 13-layer model of width 128 turns one rounded input a layer into a median error of 0.18.
+inline constexpr int64_t kExactCols = 512;
+
 struct Activations {
   const float* f32 = nullptr;     // [rows, stride]
-  const bf16* rounded = nullptr;  // [rows, stride]; null in f32 mode
+  const bf16* rounded = nullptr;  // [rows, stride]; null in f32 mode and up to kExactCols
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t stride = 0;  // elements, both arrays; columns from cols up to the next multiple of 32 are zero

@@ -66,7 +66,9 @@ void KdaLayer(const Pass& pass, const KdaWeights& w, const float* x, float* y) {
   const KdaInputs inputs = {Convolve(pass, 0, q, w.conv_q, width), Convolve(pass, 1, k, w.conv_k, width),
                             Convolve(pass, 2, v, w.conv_v, width), z, beta, w.dt_bias, w.a};
   float* o = pass.Rows(width);
-  KdaForward(ctx, KdaShapeOf(pass.config), Segments(pass), inputs, o);
+  Context scan = ctx;
+  scan.matmul = KdaMode(pass.config, ctx.matmul);
+  KdaForward(scan, KdaShapeOf(pass.config), Segments(pass), inputs, o);
   GatedRmsNorm(ctx, o, w.o_norm, pass.eps(), gate, rows, c.heads, c.head_dim, o);
   MatMul(ctx, PrepareActivations(ctx, o, rows, width, width), w.o, y, pass.config.hidden_size);
 }

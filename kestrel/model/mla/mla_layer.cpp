@@ -94,7 +94,9 @@ void Absorbed(const Pass& pass, const MlaWeights& w, const MlaShape& s, const fl
     std::memcpy(q_latent + i * wide + s.rank, q + i * qk + s.nope, static_cast<size_t>(s.rope) * sizeof(float));
   }
   float* mixed = pass.ctx.arena.Take<float>(n * s.heads * s.rank);
-  MlaDecode(pass.ctx, s, phase.segments, q_latent, mixed);
+  Context attention = pass.ctx;
+  attention.matmul = MlaMode(pass.config, pass.ctx.matmul);
+  MlaDecode(attention, s, phase.segments, q_latent, mixed);
   PerHead(pass, mixed, s.rank, w.value, n, out, s.v_dim);
 }
 
@@ -110,7 +112,9 @@ void Attend(const Pass& pass, const MlaWeights& w, const float* q, float* o) {
     const float* q_rows = all ? q : Gather(pass, q, qk, rows);
     float* out = all ? o : pass.ctx.arena.Take<float>(rows.count * v);
     if (phase == Phase::kPrefill) {
-      MlaPrefill(pass.ctx, s, rows.segments, q_rows, {w.kv_b, w.kv_b_is_bf16}, out);
+      Context attention = pass.ctx;
+      attention.matmul = MlaMode(pass.config, pass.ctx.matmul);
+      MlaPrefill(attention, s, rows.segments, q_rows, {w.kv_b, w.kv_b_is_bf16}, out);
     } else {
       Absorbed(pass, w, s, q_rows, rows, out);
     }
