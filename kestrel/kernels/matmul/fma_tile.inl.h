@@ -3,8 +3,6 @@
 // V has: Zero, Load, Store, Broadcast(float*), BroadcastLow / BroadcastHigh(bf16 pair*), MulAdd(a, b, c) = a b + c,
 // LoadWords, Low / High (the bf16 halves of words as float32), E2m1<shift>(words), Scales(16 e8m0 bytes).
 
-constexpr int64_t kWordLine = kPackBlock * 4;  // bytes of one word column of a block
-
 template <int R>
 struct RowsF32 {
   const float* row[R];
@@ -45,11 +43,8 @@ struct WeightsBf16 {
   KESTREL_INLINE static V Odd(const std::byte* p) { return V::High(V::LoadWords(p)); }
 };
 
-KESTREL_INLINE V LoadOutputs(const float* y, int64_t outputs) {
-  if (outputs >= 16) return V::Load(y);
-  float t[16] = {};
-  for (int64_t i = 0; i < outputs; ++i) t[i] = y[i];
-  return V::Load(t);
+KESTREL_INLINE V Start(const TileArgs& a, int row, int first) {
+  return a.start ? V::Load(a.start + kPackBlock * row + first) : V::Zero();
 }
 
 KESTREL_INLINE void StoreOutputs(float* y, int64_t outputs, V v) {
@@ -68,7 +63,7 @@ KESTREL_TARGET void PlainTile(const TileArgs& a) {
     KESTREL_UNROLL for (int s = 0; s < kSide; ++s) {
       KESTREL_UNROLL for (int r = 0; r < R; ++r) {
         const int first = 16 * (half + s);
-        acc[s][r] = a.accumulate ? LoadOutputs(a.y[r] + first, a.outputs - first) : V::Zero();
+        acc[s][r] = Start(a, r, first);
       }
     }
     for (int64_t pair = a.k_begin / 2; pair < a.k_end / 2; ++pair) {
@@ -109,18 +104,15 @@ KESTREL_INLINE void Mxfp4Pair(typename V::Words words, const X& x, int64_t pair,
 template <class X, int R>
 KESTREL_TARGET void Mxfp4Tile(const TileArgs& a) {
   const X x(a);
-  const std::byte* scales = a.block + a.cols / 8 * kWordLine;
   for (int half = 0; half < 2; ++half) {
     const int64_t outputs = a.outputs - 16 * half;
     V total[R];
-    KESTREL_UNROLL for (int r = 0; r < R; ++r) {
-      total[r] = a.accumulate ? LoadOutputs(a.y[r] + 16 * half, outputs) : V::Zero();
-    }
+    KESTREL_UNROLL for (int r = 0; r < R; ++r) { total[r] = Start(a, r, 16 * half); }
     for (int64_t group = a.k_begin / kMxfp4Group; group < a.k_end / kMxfp4Group; ++group) {
       V sum[R];
       KESTREL_UNROLL for (int r = 0; r < R; ++r) sum[r] = V::Zero();
       for (int64_t word = 4 * group; word < 4 * group + 4; ++word) {
-        const std::byte* w = a.block + word * kWordLine + 64 * half;
+        const std::byte* w = a.block + Mxfp4CodesAt(group) + (word - 4 * group) * kWordLine + 64 * half;
         KESTREL_PREFETCH(w + kPrefetchBytes);
         const typename V::Words words = V::LoadWords(w);
         Mxfp4Pair<0>(words, x, 4 * word, sum);
@@ -128,7 +120,7 @@ KESTREL_TARGET void Mxfp4Tile(const TileArgs& a) {
         Mxfp4Pair<8>(words, x, 4 * word + 2, sum);
         Mxfp4Pair<12>(words, x, 4 * word + 3, sum);
       }
-      const V scale = V::Scales(scales + group * kPackBlock + 16 * half);
+      const V scale = V::Scales(a.block + Mxfp4ScalesAt(group) + 16 * half);
       KESTREL_UNROLL for (int r = 0; r < R; ++r) total[r] = V::MulAdd(sum[r], scale, total[r]);
     }
     KESTREL_UNROLL for (int r = 0; r < R; ++r) StoreOutputs(a.y[r] + 16 * half, outputs, total[r]);

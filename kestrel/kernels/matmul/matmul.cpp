@@ -28,8 +28,13 @@ namespace {
 
 constexpr int64_t kChunkRows = 240;  // of an item: 20 tiles; a pass over the weights then costs 0.25 B a cycle
 constexpr int64_t kWavePanelBytes = 64 << 20;  // of activations repacked at a time
-constexpr int64_t kTaskBytes = 128 << 10;      // of weights, few rows: 7 us at 17 GB/s a core
-constexpr int64_t kTaskMacs = 4 << 20;         // many rows: 40 us at 100 GMAC/s
+#ifndef MC
+#define MC 512
+#define BC 256
+#endif
+constexpr int64_t kMxfp4Chunk = MC, kBf16Chunk = BC, kF32Chunk = 128;
+constexpr int64_t kTaskBytes = 128 << 10;  // of weights, few rows: 7 us at 17 GB/s a core
+constexpr int64_t kTaskMacs = 4 << 20;     // many rows: 40 us at 100 GMAC/s
 
 // A range of up to kChunkRows rows of one job.
 struct Item {
@@ -115,6 +120,7 @@ TileArgs MakeArgs(const Item& item, int64_t block, int64_t tile) {
   TileArgs args;
   args.block = job.w->data + block * item.block_bytes;
   args.cols = item.cols;
+  args.k_end = item.cols;
   args.outputs = std::min(kPackBlock, job.w->rows - first_output);
   if (item.panel) args.panel = item.panel + begin * item.cols * PanelElementBytes(item.x_kind);
   for (int64_t r = 0; r < rows; ++r) {
@@ -126,26 +132,48 @@ TileArgs MakeArgs(const Item& item, int64_t block, int64_t tile) {
   return args;
 }
 
-// k of a weight chunk that stays in L1 (32 KiB) beside a panel of 12 rows.
-int64_t ChunkCols(const Item& item) {
-  if (item.tiles == 1) return item.cols;
-  return item.job->w->type == WeightType::kMxfp4 ? 512 : item.job->w->type == WeightType::kBf16 ? 256 : 128;
+TileFn TileOf(const Item& item, int64_t tile) {
+  return item.functions[item.TileBegin(tile + 1) - item.TileBegin(tile) - 1];
 }
 
-void RunBlock(const Item& item, int64_t block) {
+// k of a weight chunk that stays in L1 (32 KiB) beside a panel of 12 rows.
+int64_t ChunkCols(const Item& item) {
+  const WeightType type = item.job->w->type;
+  return type == WeightType::kMxfp4 ? kMxfp4Chunk : type == WeightType::kBf16 ? kBf16Chunk : kF32Chunk;
+}
+
+void PrefetchToL2(const std::byte* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+// Many tiles: chunks of k outside, tiles inside, partial sums in sums [rows][32] (in y they would evict each other:
+// rows of y are often a power of two apart). Meanwhile the next chunk is fetched, a slice a tile.
+void RunBlockInChunks(const Item& item, int64_t block, float* sums) {
   const int64_t chunk = ChunkCols(item);
-  int64_t k = 0;
-  do {  // once even for K = 0, which gives zeros
-    const int64_t k_end = std::min(item.cols, k + chunk);
+  const int64_t chunk_bytes = item.block_bytes * chunk / item.cols;
+  const int64_t slice = (chunk_bytes / item.tiles + 63) / 64 * 64;
+  for (int64_t k = 0; k < item.cols; k += chunk) {
     for (int64_t tile = 0; tile < item.tiles; ++tile) {
       TileArgs args = MakeArgs(item, block, tile);
+      PrefetchToL2(args.block + item.block_bytes * (k + chunk) / item.cols + tile * slice, slice);
+      float* partial = sums + item.TileBegin(tile) * kPackBlock;
       args.k_begin = k;
-      args.k_end = k_end;
-      args.accumulate = k > 0;
-      item.functions[item.TileBegin(tile + 1) - item.TileBegin(tile) - 1](args);
+      args.k_end = std::min(item.cols, k + chunk);
+      if (k > 0) args.start = partial;
+      if (args.k_end < item.cols) {
+        args.outputs = kPackBlock;
+        for (int64_t r = 0; r < item.TileBegin(tile + 1) - item.TileBegin(tile); ++r) {
+          args.y[r] = partial + r * kPackBlock;
+        }
+      }
+      TileOf(item, tile)(args);
     }
-    k = k_end;
-  } while (k < item.cols);
+  }
+}
+
+void RunBlock(const Item& item, int64_t block, float* sums) {
+  if (!IsDirect(item) && item.cols > 0) return RunBlockInChunks(item, block, sums);
+  for (int64_t tile = 0; tile < item.tiles; ++tile) TileOf(item, tile)(MakeArgs(item, block, tile));
 }
 
 // Blocks of a task: small enough to share out, large enough to pay for handing it out.
@@ -198,11 +226,12 @@ void RunWave(Context& ctx, std::span<Item> items) {
     tasks += (item.blocks + item.task_blocks - 1) / item.task_blocks;
   }
   const std::span<const Item> wave = items;
-  ctx.pool.Run(tasks, [&](int64_t task, int) {
+  auto* sums = ctx.arena.Take<float>(ctx.pool.size() * kChunkRows * kPackBlock);
+  ctx.pool.Run(tasks, [&](int64_t task, int worker) {
     const Item& item = FindItem(wave, task, &Item::first_task);
     const int64_t begin = (task - item.first_task) * item.task_blocks;
     const int64_t end = std::min(item.blocks, begin + item.task_blocks);
-    for (int64_t block = begin; block < end; ++block) RunBlock(item, block);
+    for (int64_t block = begin; block < end; ++block) RunBlock(item, block, sums + worker * kChunkRows * kPackBlock);
   });
 }
 

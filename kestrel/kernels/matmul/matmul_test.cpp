@@ -303,17 +303,17 @@ TEST(Pack, TransposedEqualsPlain) {
 }
 
 TEST(Pack, LayoutIsTheDocumentedOne) {
-  const Weights w(WeightType::kMxfp4, 40, 64, 12);
+  const Weights w(WeightType::kMxfp4, 40, 160, 12);
   const auto* bytes = reinterpret_cast<const uint8_t*>(w.packed.data());
-  const size_t block_bytes = PackedBlockBytes(WeightType::kMxfp4, 64);
+  const size_t block_bytes = PackedBlockBytes(WeightType::kMxfp4, 160);
   for (int64_t n = 0; n < 40; ++n) {
     const uint8_t* block = bytes + n / 32 * block_bytes;
-    for (int64_t k = 0; k < 64; ++k) {
+    for (int64_t k = 0; k < 160; ++k) {
       uint32_t word;
-      std::memcpy(&word, block + (k / 8 * 32 + n % 32) * 4, 4);
+      std::memcpy(&word, block + k / 64 * 1088 + 64 + (k % 64 / 8 * 32 + n % 32) * 4, 4);
       const int code = word >> (k % 2 * 16 + k % 8 / 2 * 4) & 15;
-      const uint8_t scale = block[64 / 8 * 128 + k / 32 * 32 + n % 32];
-      ASSERT_EQ(kE2m1[code] * std::ldexp(1.0, scale - 127), w.value[n * 64 + k]);
+      const uint8_t scale = block[k / 64 * 1088 + k % 64 / 32 * 32 + n % 32];
+      ASSERT_EQ(kE2m1[code] * std::ldexp(1.0, scale - 127), w.value[n * 160 + k]);
     }
   }
 }

@@ -48,17 +48,23 @@ void Transpose4x4(const std::byte* source, int64_t stride, std::byte* out) {
   StoreWords(out + 3 * kOut, __builtin_shufflevector(c, d, 2, 3, 6, 7));
 }
 
+// Where word column w of a block stands.
+template <bool kNibbles>
+int64_t ColumnAt(int64_t w) {
+  constexpr int64_t kLineBytes = kPackBlock * 4;
+  return kNibbles ? w / 8 * kMxfp4PairBytes + 2 * kPackBlock + w % 8 * kLineBytes : w * kLineBytes;
+}
+
 // One block: rows of row_bytes bytes -> [words][32] words. Whole words by 4 x 4 transposes, the rest one by one.
 template <bool kNibbles>
 void TransposeBlock(const std::byte* source, int64_t stride, int64_t row_bytes, int64_t rows, int64_t words,
                     std::byte* out) {
   const int64_t whole = row_bytes / 4 / kLine * kLine;  // words in full lines
   const int64_t fast_rows = rows / 4 * 4;
-  if (rows < kPackBlock || whole < words) std::memset(out, 0, static_cast<size_t>(words * kPackBlock * 4));
   for (int64_t w = 0; w < whole; w += kLine) {
     for (int64_t o = 0; o < fast_rows; o += 4) {
       for (int64_t i = 0; i < kLine; i += 4) {
-        Transpose4x4<kNibbles>(source + o * stride + (w + i) * 4, stride, out + ((w + i) * kPackBlock + o) * 4);
+        Transpose4x4<kNibbles>(source + o * stride + (w + i) * 4, stride, out + ColumnAt<kNibbles>(w + i) + o * 4);
       }
     }
   }
@@ -68,7 +74,7 @@ void TransposeBlock(const std::byte* source, int64_t stride, int64_t row_bytes, 
       uint32_t word = 0;
       std::memcpy(&word, source + o * stride + w * 4, static_cast<size_t>(left));
       if constexpr (kNibbles) word = SplitNibbles(word);
-      std::memcpy(out + (w * kPackBlock + o) * 4, &word, 4);
+      std::memcpy(out + ColumnAt<kNibbles>(w) + o * 4, &word, 4);
     }
   }
 }
@@ -81,6 +87,7 @@ void PackPlain(const T* w, WeightType type, int64_t rows, int64_t cols, int64_t 
   const auto words = PackedCols(type, cols) * static_cast<int64_t>(sizeof(T)) / 4;
   for (int64_t b = block_begin; b < block_end; ++b) {
     const int64_t n = std::min(kPackBlock, rows - b * kPackBlock);
+    if (n < kPackBlock) std::memset(out + b * words * kPackBlock * 4, 0, static_cast<size_t>(words * kPackBlock * 4));
     TransposeBlock<false>(source + b * kPackBlock * row_bytes, row_bytes, row_bytes, n, words,
                           out + b * words * kPackBlock * 4);
   }
@@ -103,7 +110,7 @@ size_t PackedBlockBytes(WeightType type, int64_t cols) {
     case WeightType::kBf16:
       return k * kPackBlock * 2;
     case WeightType::kMxfp4:
-      return (k * kPackBlock / 2 + k * kPackBlock / kMxfp4Group + 63) / 64 * 64;
+      return (k / kMxfp4Group + 1) / 2 * kMxfp4PairBytes;
   }
   KESTREL_CHECK(false);
 }
@@ -128,13 +135,14 @@ void PackMxfp4(const uint8_t* packed, const uint8_t* scale, int64_t rows, int64_
   for (int64_t b = block_begin; b < block_end; ++b) {
     const int64_t first = b * kPackBlock;
     const int64_t n = std::min(kPackBlock, rows - first);
-    std::byte* body = out + b * block_bytes;
-    TransposeBlock<true>(source + first * (cols / 2), cols / 2, cols / 2, n, cols / 8, body);
-    std::byte* scales = body + cols / 8 * kPackBlock * 4;
-    std::memset(scales, 0, static_cast<size_t>(block_bytes - (scales - body)));
+    std::byte* block = out + b * block_bytes;
+    if (n < kPackBlock || groups % 2 > 0) std::memset(block, 0, static_cast<size_t>(block_bytes));
+    TransposeBlock<true>(source + first * (cols / 2), cols / 2, cols / 2, n, cols / 8, block);
     for (int64_t o = 0; o < n; ++o) {
       const uint8_t* row = scale + (first + o) * groups;
-      for (int64_t g = 0; g < groups; ++g) scales[g * kPackBlock + o] = static_cast<std::byte>(row[g]);
+      for (int64_t g = 0; g < groups; ++g) {
+        block[g / 2 * kMxfp4PairBytes + g % 2 * kPackBlock + o] = static_cast<std::byte>(row[g]);
+      }
     }
   }
 }

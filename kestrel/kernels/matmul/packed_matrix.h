@@ -1,9 +1,10 @@
 // A weight matrix W [rows (outputs N), cols (inputs K)], packed once at load so that lanes are outputs.
 //
-// A block is kPackBlock outputs. Its body is [columns][32] 32-bit words, one word of each output side by side; a word
-// holds one float32, a pair (k, k+1) of bfloat16, or eight MXFP4 codes k .. k+7: the four of even k in its lower half
-// and the four of odd k in its upper half, lowest k in the lowest nibble. MXFP4 adds [K/32][32] e8m0 bytes behind the
-// body. The layout is the same for every instruction set. Rows past N and columns past K are zero.
+// A block is kPackBlock outputs: [columns][32] 32-bit words, one word of each output side by side. A word holds one
+// float32, a pair (k, k+1) of bfloat16, or eight MXFP4 codes k .. k+7: the four of even k in its lower half and the
+// four of odd k in its upper half, lowest k in the lowest nibble. MXFP4 has the e8m0 bytes of 64 inputs before their
+// words, [2 groups][32], so that a block is one stream. The layout is the same for every instruction set. Outputs past
+// N and inputs past K are zero.
 //
 //   AlignedBuffer buffer(PackedBytes(WeightType::kBf16, n, k));
 //   PackBf16(w, n, k, 0, PackBlocks(n), buffer.data());
@@ -20,6 +21,8 @@ namespace kestrel {
 enum class WeightType { kF32, kBf16, kMxfp4 };
 
 inline constexpr int64_t kPackBlock = 32;  // outputs: two 512-bit vectors of float32, the best of 1, 2, 4 and 8
+
+inline constexpr int64_t kMxfp4PairBytes = 2 * kPackBlock + 8 * kPackBlock * 4;  // two groups of 32 k: 1088
 
 // A view; data is best 64-byte aligned (speed only).
 struct PackedMatrix {

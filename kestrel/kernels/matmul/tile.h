@@ -17,12 +17,20 @@ struct TileArgs {
   const std::byte* block = nullptr;  // packed block of 32 outputs
   int64_t cols = 0;                  // its padded K
   int64_t k_begin = 0, k_end = 0;    // multiples of 8, for MXFP4 of 32
-  bool accumulate = false;           // start from what is in y (a float32, so the bits are those of one long sum)
+  const float* start = nullptr;      // [rows][32] sums over the k before k_begin; null: zeros
   int64_t outputs = 0;               // of the block, 1..32
   const void* panel = nullptr;       // kPanel*: [K][rows] float32 or [K/2][rows] pairs of bfloat16
   const void* x[kMaxTileRows] = {};  // kRows*: a row each, float32 or bfloat16
   float* y[kMaxTileRows] = {};       // a row each, at the block's first output
 };
+// Bytes of a word column of a block; where in a block the codes and scales of an MXFP4 group stand (see
+// packed_matrix.h).
+inline constexpr int64_t kWordLine = kPackBlock * 4;
+inline constexpr int64_t Mxfp4ScalesAt(int64_t group) { return group / 2 * kMxfp4PairBytes + group % 2 * kPackBlock; }
+inline constexpr int64_t Mxfp4CodesAt(int64_t group) {
+  return group / 2 * kMxfp4PairBytes + 2 * kPackBlock + group % 2 * 4 * kWordLine;
+}
+
 using TileFn = void (*)(const TileArgs&);
 
 // Where a tile's activations stand.
