@@ -249,6 +249,33 @@ TEST(MlaDecode, AnyBatchAndThreadCountGivesTheSameBits) {
   });
 }
 
+// Past 2048 keys a row is attended in chunks, which are tasks of their own where threads would be idle: one thread,
+// many threads and a batch large enough not to be split must agree bit for bit.
+TEST(MlaDecode, LongContextMatchesDoubleAndIsOneResult) {
+  ForEachCase([](Isa isa, MatMulMode mode, bool half) {
+    for (const MlaShape& shape : {kShapes[0], kShapes[2]}) {
+      const Problem p(shape, 5000, 22);
+      const Pages pages(shape, p.latents, half);
+      TestContext one(isa, 1, mode), five(isa, 5, mode);
+      const double score = (shape.rank + shape.rope) * double{p.shape.scale};
+      for (const int64_t row : {2047, 2048, 4096, 4999}) {
+        const auto out = Decode(five.ctx, p, pages.cache(), row, {1});
+        EXPECT_TRUE(SameBits(out, Decode(one.ctx, p, pages.cache(), row, {1})));
+        for (int64_t h = 0; h < shape.heads; h += 3) {
+          const auto want = DecodeRef(p, row, h);
+          for (int64_t c = 0; c < shape.rank; ++c) {
+            ASSERT_NEAR(out[static_cast<size_t>(h * shape.rank + c)], want[static_cast<size_t>(c)],
+                        4 * Bound(shape, mode, score))
+                << row << " " << h << " " << c;
+          }
+        }
+      }
+      const auto batch = Decode(five.ctx, p, pages.cache(), 2040, {24});
+      EXPECT_TRUE(SameBits(batch, Decode(five.ctx, p, pages.cache(), 2040, std::vector<int64_t>(24, 1))));
+    }
+  });
+}
+
 // Several sequences in one call, rows in another order than the segments, against each one alone.
 TEST(MlaAttention, SequencesDoNotSeeEachOther) {
   ForEachCase([](Isa isa, MatMulMode mode, bool half) {

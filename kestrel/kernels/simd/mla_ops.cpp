@@ -53,26 +53,28 @@ HWY_INLINE void Tile(const float* a, int64_t a_row, int64_t a_unit, const float*
 
 template <int kRows, int kVectors>
 void Rows(const float* a, int64_t a_row, int64_t a_unit, const float* b, int64_t ldb, int64_t rows, int64_t units,
-          const float* factor, float* c) {
+          const float* factor, float* c, const MlaPrefetch& ahead) {
   for (int64_t r = 0; r < rows; r += kRows) {
+    ahead.Share(r / kRows, rows / kRows);
     Tile<kRows, kVectors>(a + r * a_row, a_row, a_unit, b, ldb, units, factor, c + r * ldb);
   }
 }
 
 void Panel(const uint32_t* a_units, int64_t a_row, int64_t a_unit, const uint32_t* b_units, int64_t rows, int64_t units,
-           int64_t groups, const float* factor, float* c) {
+           int64_t groups, const float* factor, float* c, const MlaPrefetch& ahead) {
   const float* a = reinterpret_cast<const float*>(a_units);
   const float* b = reinterpret_cast<const float*>(b_units);
   const int64_t ldb = groups * kMlaLanes;
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  if (groups == 3) return Rows<8, 3>(a, a_row, a_unit, b, ldb, rows, units, factor, c);
-  if (groups == 2) return Rows<8, 2>(a, a_row, a_unit, b, ldb, rows, units, factor, c);
-  Rows<8, 1>(a, a_row, a_unit, b, ldb, rows, units, factor, c);
+  if (groups == 3) return Rows<8, 3>(a, a_row, a_unit, b, ldb, rows, units, factor, c, ahead);
+  if (groups == 2) return Rows<8, 2>(a, a_row, a_unit, b, ldb, rows, units, factor, c, ahead);
+  Rows<8, 1>(a, a_row, a_unit, b, ldb, rows, units, factor, c, ahead);
 #else
   // 16 registers: 4 x 2 vectors; a group of 16 lanes is two vectors of 8 or four of 4.
   const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(D()));
   for (int64_t lane = 0; lane < ldb; lane += step) {
-    Rows<4, 2>(a, a_row, a_unit, b + lane, ldb, rows, units, factor ? factor + lane : nullptr, c + lane);
+    Rows<4, 2>(a, a_row, a_unit, b + lane, ldb, rows, units, factor ? factor + lane : nullptr, c + lane,
+               lane == 0 ? ahead : MlaPrefetch());
   }
 #endif
 }

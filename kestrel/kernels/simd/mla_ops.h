@@ -16,13 +16,26 @@ inline constexpr int64_t kMlaLanes = 16;     // lanes of a group: one 512-bit ve
 inline constexpr int64_t kMlaMaxGroups = 3;  // 3 groups x 8 rows fill 24 of the 32 vector registers with sums
 inline constexpr int64_t kMlaRowBlock = 8;   // rows of a register tile; row counts given to panel() are multiples
 
+// Memory to fetch into L2 while a panel is multiplied, in even shares between its row blocks. Null: nothing.
+struct MlaPrefetch {
+  const void* at = nullptr;
+  int64_t bytes = 0;
+  // Share `block` of `blocks`.
+  void Share(int64_t block, int64_t blocks) const {
+    if (at == nullptr) return;
+    const char* p = static_cast<const char*>(at);
+    for (int64_t b = bytes * block / blocks; b < bytes * (block + 1) / blocks; b += 64) __builtin_prefetch(p + b, 0, 2);
+  }
+};
+
 struct MlaOps {
   int64_t inner;  // values in a unit: 1 (float32) or 2 (bfloat16 pairs)
 
   // c[m, lane] = (factor ? factor[lane] * c[m, lane] : 0) + sum over u of a[m, u] . b[u, lane]
-  // a: unit (m, u) at a + m * a_row + u * a_unit (in units); b: [units, lanes]; c: [rows, lanes]; lanes = 16 * groups.
+  // `ahead` is prefetched meanwhile. a: unit (m, u) at a + m * a_row + u * a_unit (in units); b: [units, lanes]; c:
+  // [rows, lanes]; lanes = 16 * groups.
   void (*panel)(const uint32_t* a, int64_t a_row, int64_t a_unit, const uint32_t* b, int64_t rows, int64_t units,
-                int64_t groups, const float* factor, float* c);
+                int64_t groups, const float* factor, float* c, const MlaPrefetch& ahead);
 
   // dst[u, lane] = units of src rows: lane's values are src + lane * stride, `count` lanes, the rest zero.
   // dst: [units, lanes]; values = units * inner.

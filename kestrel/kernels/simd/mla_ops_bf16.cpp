@@ -60,9 +60,10 @@ void Tile(const uint32_t* a, int64_t a_row, int64_t a_unit, const uint32_t* b, i
 }
 
 void Panel(const uint32_t* a, int64_t a_row, int64_t a_unit, const uint32_t* b, int64_t rows, int64_t units,
-           int64_t groups, const float* factor, float* c) {
+           int64_t groups, const float* factor, float* c, const MlaPrefetch& ahead) {
   const auto tile = groups == 3 ? Tile<3> : groups == 2 ? Tile<2> : Tile<1>;
   for (int64_t r = 0; r < rows; r += kMlaRowBlock) {
+    ahead.Share(r / kMlaRowBlock, rows / kMlaRowBlock);
     tile(a + r * a_row, a_row, a_unit, b, units, factor, c + r * groups * kMlaLanes);
   }
 }
