@@ -8,7 +8,7 @@
 #include "kestrel/base/rng.h"
 #include "kestrel/kernels/kda/kda.h"
 
-namespace kestrel {
+namespace kestrel::bench {
 namespace {
 
 struct Inputs {
@@ -89,4 +89,4 @@ std::vector<BenchResult> BenchKda(Context& context, double read_bytes_per_second
           BenchKdaChunk(context, MatMulMode::kF32, f32_flops, bf16_flops)};
 }
 
-}  // namespace kestrel
+}  // namespace kestrel::bench

@@ -8,7 +8,7 @@
 #include "bench/bench_result.h"
 #include "kestrel/tensor/context.h"
 
-namespace kestrel {
+namespace kestrel::bench {
 
 // One token for each of 64 layers of 96 heads (0.5 GB of states: from memory, as in the model), us a layer's token.
 // Roof: the bytes touched on average over a tile, at the machine's read rate; ratio: roof / value.
@@ -20,4 +20,4 @@ BenchResult BenchKdaChunk(Context& context, MatMulMode mode, double f32_flops, d
 // kda_step, kda_chunk and kda_chunk_f32; flops are of all threads together.
 std::vector<BenchResult> BenchKda(Context& context, double read_bytes_per_second, double f32_flops, double bf16_flops);
 
-}  // namespace kestrel
+}  // namespace kestrel::bench
