@@ -7,6 +7,7 @@
 #include "kestrel/base/float_types.h"
 #include "kestrel/base/rng.h"
 #include "kestrel/kernels/depth_attention.h"
+#include "kestrel/kernels/elementwise.h"
 #include "kestrel/kernels/mla_attention.h"
 #include "kestrel/kernels/router.h"
 
@@ -77,6 +78,15 @@ BenchResult DepthAttentionBench(Context& ctx, const std::string& name, int64_t r
   return {name, t.seconds * 1e6 / static_cast<double>(rows), "us/row", 0, 0, t.spread};
 }
 
+BenchResult SituBench(Context& ctx, const std::string& name) {
+  Rng rng(5);
+  const int64_t n = 16 * 3072;
+  const auto gate = Random(rng, n), up = Random(rng, n);
+  std::vector<float> out(static_cast<size_t>(n));
+  const Timing t = Time([&] { Situ(ctx, gate.data(), up.data(), 4, 25, n, out.data()); });
+  return {name, t.seconds * 1e6, "us", 0, 0, t.spread};
+}
+
 BenchResult RouterBench(Context& ctx, const std::string& name) {
   Rng rng(2);
   const RouterShape shape = {.experts = 896, .top_k = 16};
@@ -119,15 +129,16 @@ BenchResult PrefillBench(Context& ctx, const AttnRoofs& roofs, const std::string
 }  // namespace
 
 std::vector<std::string> AttnBenchNames() {
-  return {"depth_attention/1row",    "depth_attention/64rows",     "router/896top16",
-          "mla_decode/96heads/16k",  "mla_decode/96heads/256",     "mla_decode/16heads/16k",
-          "mla_prefill/512rows/at0", "mla_prefill/512rows/at4096", "mla_prefill/64rows/at0"};
+  return {"depth_attention/1row",       "depth_attention/64rows", "situ/16x3072",           "router/896top16",
+          "mla_decode/96heads/16k",     "mla_decode/96heads/256", "mla_decode/16heads/16k", "mla_prefill/512rows/at0",
+          "mla_prefill/512rows/at4096", "mla_prefill/64rows/at0"};
 }
 
 BenchResult RunAttnBench(Context& ctx, std::string_view name_view, const AttnRoofs& roofs) {
   const std::string name(name_view);
   if (name == "depth_attention/1row") return DepthAttentionBench(ctx, name, 1);
   if (name == "depth_attention/64rows") return DepthAttentionBench(ctx, name, 64);
+  if (name == "situ/16x3072") return SituBench(ctx, name);
   if (name == "router/896top16") return RouterBench(ctx, name);
   if (name == "mla_decode/96heads/16k") return DecodeBench(ctx, roofs, name, 96, 16384);
   if (name == "mla_decode/96heads/256") return DecodeBench(ctx, roofs, name, 96, 256);

@@ -3,9 +3,11 @@
 // the score).
 //   k_h = [W_kb,h c ; r]    v_h = W_vb,h c    o_h = softmax(scale q_h k_h^T, causal) v_h
 // MlaPrefill computes that for many rows; MlaDecode the same with W_kb absorbed into the query and W_vb left to the
-// caller, on the latents directly. Keys come in tiles of 64 aligned to absolute positions, in ascending order, so that
-// a row has the same bits however the prompt is cut, whatever rows share the call, and for any thread count.
-//   ctx.matmul kBf16: operands are rounded to bfloat16 where the CPU multiplies those; sums and softmax are float32.
+// caller, on the latents directly (2176 FLOP a head, row and key at K3's sizes, against 640 and 262144 a head and key
+// to expand: below about 170 rows MlaDecode is the cheaper). The two round differently. Keys come in tiles of 64
+// aligned to absolute positions, in ascending order (MlaDecode: in at most 8 chunks that depend on the row's number of
+// keys alone), so a row has the same bits however the prompt is cut, whatever shares the call and for any thread count.
+// ctx.matmul kBf16: operands are rounded to bfloat16 where the CPU multiplies those; sums and softmax are float32.
 #pragma once
 
 #include <cstdint>

@@ -51,9 +51,10 @@ struct Partial {
 struct DecodeTask {
   const Kernel& kernel;
   const MlaShape& shape;
-  const DecodeScratch& s;
-  const MlaCache& cache;
+  const DecodeScratch s;
+  const MlaCache cache;
   const float* q;  // [count, rank + rope]: the heads that are the lanes
+  float* out;      // [count, rank]
   int64_t count;
   int64_t keys;  // the row sees
 
@@ -146,68 +147,102 @@ struct DecodePlan {
   }
 };
 
+// One MlaDecode. An item is a (row, panel of heads): item = row * panels + panel.
+class DecodeCall {
+ public:
+  DecodeCall(Context& ctx, const MlaShape& shape, std::span<const MlaSegment> segments, const float* q, float* out)
+      : ctx_(ctx),
+        shape_(shape),
+        segments_(segments),
+        q_(q),
+        out_(out),
+        kernel_(PickKernel(ctx, shape)),
+        table_(GetVectorTable(ctx.isa)),
+        plan_(shape, segments, ctx.pool.size()) {
+    const int64_t threads = ctx.pool.size();
+    DecodeScratch(Scratch(nullptr), shape, kernel_.ops.inner, &scratch_bytes_);
+    scratch_ = ctx.arena.Take<std::byte>(static_cast<int64_t>(scratch_bytes_) * threads);
+    // Partial results are held for each item if the chunks are tasks, else for each worker.
+    const int64_t holders = plan_.split ? items() : threads;
+    partial_out_ = ctx.arena.Take<float>(plan_.most_chunks > 1 ? holders * plan_.most_chunks * panel_out() : 0);
+    partial_stat_ = ctx.arena.Take<float>(holders * plan_.most_chunks * 2 * kMaxLanes);
+  }
+
+  void Run() {
+    if (!plan_.split) {
+      RunTasks(ctx_, items(), plan_.flop, [&](int64_t item, int worker) { RunItem(item, worker); });
+      return;
+    }
+    RunTasks(ctx_, items() * plan_.most_chunks, plan_.flop, [&](int64_t i, int worker) {
+      const int64_t item = i / plan_.most_chunks, chunk = i % plan_.most_chunks;
+      const DecodeTask task = TaskOf(item, worker);
+      if (chunk < Chunks(task.keys)) task.RunChunk(chunk, PartialsOf(item).At(chunk));
+    });
+    RunTasks(ctx_, items(), plan_.flop, [&](int64_t item, int worker) {
+      const DecodeTask task = TaskOf(item, worker);
+      MergeChunks(table_, PartialsOf(item), Chunks(task.keys), task.count, shape_.rank, task.out);
+    });
+  }
+
+ private:
+  int64_t items() const { return plan_.rows * plan_.panels; }
+  int64_t panel_out() const { return plan_.heads * shape_.rank; }
+
+  DecodeTask TaskOf(int64_t item, int worker) const {
+    int64_t row = item / plan_.panels;
+    size_t at = 0;
+    while (row >= segments_[at].rows) row -= segments_[at++].rows;
+    const MlaSegment& segment = segments_[at];
+    const int64_t head = item % plan_.panels * plan_.heads, index = (segment.first_row + row) * shape_.heads + head;
+    std::byte* base = scratch_ + scratch_bytes_ * static_cast<size_t>(worker);
+    return {.kernel = kernel_,
+            .shape = shape_,
+            .s = DecodeScratch(Scratch(base), shape_, kernel_.ops.inner),
+            .cache = segment.cache,
+            .q = q_ + index * (shape_.rank + shape_.rope),
+            .out = out_ + index * shape_.rank,
+            .count = std::min(plan_.heads, shape_.heads - head),
+            .keys = segment.position + row + 1};
+  }
+
+  Partials PartialsOf(int64_t holder) const {
+    float* stat = partial_stat_ + holder * plan_.most_chunks * 2 * kMaxLanes;
+    float* out = partial_out_ + holder * plan_.most_chunks * panel_out();
+    return {{out, stat, stat + kMaxLanes}, panel_out(), 2 * kMaxLanes};
+  }
+
+  // All chunks of an item, one after the other.
+  void RunItem(int64_t item, int worker) const {
+    const DecodeTask task = TaskOf(item, worker);
+    const Partials partials = PartialsOf(worker);
+    const int64_t chunks = Chunks(task.keys);
+    if (chunks == 1) return task.RunChunk(0, {task.out, partials.base.largest, partials.base.sum});
+    for (int64_t c = 0; c < chunks; ++c) task.RunChunk(c, partials.At(c));
+    MergeChunks(table_, partials, chunks, task.count, shape_.rank, task.out);
+  }
+
+  Context& ctx_;
+  const MlaShape& shape_;
+  std::span<const MlaSegment> segments_;
+  const float* q_;  // [rows, heads, rank + rope]
+  float* out_;      // [rows, heads, rank]
+  Kernel kernel_;
+  const VectorTable& table_;
+  DecodePlan plan_;
+  size_t scratch_bytes_ = 0;
+  std::byte* scratch_ = nullptr;
+  float* partial_out_ = nullptr;   // [holders, chunks, heads of a panel, rank]
+  float* partial_stat_ = nullptr;  // [holders, chunks, 2, 48]: largest, sum
+};
+
 }  // namespace
 }  // namespace mla
 
 void MlaDecode(Context& ctx, const MlaShape& shape, std::span<const MlaSegment> segments, const float* q_latent,
                float* out) {
-  using namespace mla;
-  CheckSegments(shape, segments);
-  const Kernel kernel = PickKernel(ctx, shape);
-  const VectorTable& table = GetVectorTable(ctx.isa);
-  const int64_t threads = ctx.pool.size();
-  const DecodePlan plan(shape, segments, threads);
-  const int64_t width = shape.rank + shape.rope, panel_out = plan.heads * shape.rank;
-
-  size_t bytes = 0;
-  DecodeScratch(Scratch(nullptr), shape, kernel.ops.inner, &bytes);
+  mla::CheckSegments(shape, segments);
   const ArenaScope scope(ctx.arena);
-  std::byte* scratch = ctx.arena.Take<std::byte>(static_cast<int64_t>(bytes) * threads);
-  // Partials of each (row, panel) if split, else of each worker.
-  const int64_t holders = plan.split ? plan.rows * plan.panels : threads, holder = plan.most_chunks * panel_out;
-  float* partial_out = ctx.arena.Take<float>(plan.most_chunks > 1 ? holders * holder : 0);
-  float* partial_stat = ctx.arena.Take<float>(2 * holders * plan.most_chunks * kMaxLanes);
-  const auto partials_of = [&](int64_t at) {
-    float* stat = partial_stat + 2 * at * plan.most_chunks * kMaxLanes;
-    return Partials{{partial_out + at * holder, stat, stat + kMaxLanes}, panel_out, 2 * kMaxLanes};
-  };
-
-  // f(task, first head's output, chunks of the row) of item = row * panels + panel.
-  const auto with_item = [&](int64_t item, int worker, auto&& f) {
-    int64_t row = item / plan.panels;
-    size_t at = 0;
-    while (row >= segments[at].rows) row -= segments[at++].rows;
-    const MlaSegment& segment = segments[at];
-    const int64_t head = item % plan.panels * plan.heads, index = (segment.first_row + row) * shape.heads + head;
-    const DecodeScratch mine(Scratch(scratch + bytes * static_cast<size_t>(worker)), shape, kernel.ops.inner);
-    const int64_t keys = segment.position + row + 1;
-    f(DecodeTask{kernel, shape, mine, segment.cache, q_latent + index * width, std::min(plan.heads, shape.heads - head),
-                 keys},
-      out + index * shape.rank, Chunks(keys));
-  };
-  if (!plan.split) {
-    RunTasks(ctx, plan.rows * plan.panels, plan.flop, [&](int64_t item, int worker) {
-      with_item(item, worker, [&](const DecodeTask& task, float* to, int64_t chunks) {
-        const Partials partials = partials_of(worker);
-        if (chunks == 1) return task.RunChunk(0, {to, partials.base.largest, partials.base.sum});
-        for (int64_t c = 0; c < chunks; ++c) task.RunChunk(c, partials.At(c));
-        MergeChunks(table, partials, chunks, task.count, shape.rank, to);
-      });
-    });
-    return;
-  }
-  const int64_t items = plan.rows * plan.panels;
-  RunTasks(ctx, items * plan.most_chunks, plan.flop, [&](int64_t i, int worker) {
-    const int64_t item = i / plan.most_chunks, chunk = i % plan.most_chunks;
-    with_item(item, worker, [&](const DecodeTask& task, float*, int64_t chunks) {
-      if (chunk < chunks) task.RunChunk(chunk, partials_of(item).At(chunk));
-    });
-  });
-  RunTasks(ctx, items, plan.flop, [&](int64_t item, int worker) {
-    with_item(item, worker, [&](const DecodeTask& task, float* to, int64_t chunks) {
-      MergeChunks(table, partials_of(item), chunks, task.count, shape.rank, to);
-    });
-  });
+  mla::DecodeCall(ctx, shape, segments, q_latent, out).Run();
 }
 
 }  // namespace kestrel
