@@ -132,7 +132,9 @@ TEST_F(Init, ShardsHoldTheSameTensorsAndAnIndex) {
   EXPECT_TRUE(test::fs::exists(folder + "/model.safetensors.index.json"));
   EXPECT_TRUE(CheckTensors(config, *shards));
   for (const SafetensorsFile& f : shards->shards()) {
-    if (f.tensors().size() > 1) EXPECT_LE(f.tensors().back().end, 100'000u);
+    if (f.tensors().size() > 1) {
+      EXPECT_LE(f.tensors().back().end, 100'000u);
+    }
   }
   for (const auto& [name, place] : whole->places()) {
     const auto a = whole->View(name).bytes, b = shards->View(name).bytes;

@@ -108,7 +108,9 @@ TEST(Presets, RefusesWhatItDoesNotKnow) {
                         "vocab=256", "experts_type=fp8", "tied=yes", "scaling=nan", "scaling=0", "scaling=1e9", "=5"}) {
     const Status status = ApplySetting(c, s);
     EXPECT_FALSE(status) << s;
-    if (!status) EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    if (!status) {
+      EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    }
   }
   EXPECT_TRUE(c == before);
 }
