@@ -150,7 +150,7 @@ struct Preset {
 constexpr Preset kPresets[] = {
     {"micro", "every part of the architecture in half a megabyte, for tests and first steps", Micro},
     {"nano", "20.9 M parameters, bf16 experts, for training on a laptop", Nano},
-    {"mid", "9 layers, hidden 2048, 64 MXFP4 experts, 1.5 GB: what the benchmarks run", Mid},
+    {"mid", "9 layers, hidden 2048, 64 MXFP4 experts, 1.8 GB: what the benchmarks run", Mid},
     {"linear-mid", "the same sizes in Kimi Linear's shape, bf16 experts, 3.9 GB", LinearMid},
     {"k3-slice", "the release's true widths, 4 layers, 16 experts, 11 GB; --set layers, experts", K3Slice},
 };
