@@ -84,8 +84,8 @@ class IndexReader : public nlohmann::json_sax<ordered_json> {
 
 Result<IndexFile> IndexFile::Parse(std::string_view json, std::string_view where) {
   IndexFile index;
-  // A row of the file is the name, the shard's name and a few quotes; 60 % of the text is names at most. Reserving keeps
-  // the peak from doubling as the block grows.
+  // A row of the file is the name, the shard's name and a few quotes; 60 % of the text is names at most. Reserving
+  // keeps the peak from doubling as the block grows.
   index.names_.reserve(json.size() * 6 / 10);
   IndexReader reader(index, where);
   const bool whole = ordered_json::sax_parse(json.begin(), json.end(), &reader);
@@ -109,22 +109,25 @@ Result<IndexFile> IndexFile::Read(const std::string& path) {
   if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
     const int error = fd < 0 ? errno : EINVAL;
     if (fd >= 0) close(fd);
-    return Err(ErrorCode::kIo, "[formats.index] {}: {}; want a readable file that is not empty", path, std::strerror(error));
+    return Err(ErrorCode::kIo, "[formats.index] {}: {}; want a readable file that is not empty", path,
+               std::strerror(error));
   }
   const auto size = static_cast<size_t>(info.st_size);
   void* map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   close(fd);
-  if (map == MAP_FAILED) return Err(ErrorCode::kIo, "[formats.index] {}: can't be mapped: {}", path, std::strerror(errno));
+  if (map == MAP_FAILED)
+    return Err(ErrorCode::kIo, "[formats.index] {}: can't be mapped: {}", path, std::strerror(errno));
   auto index = Parse({static_cast<const char*>(map), size}, path);
   munmap(map, size);
   return index;
 }
 
-bool IndexFile::Contains(std::string_view wanted) const {
+std::optional<size_t> IndexFile::Find(std::string_view wanted) const {
   const auto it = std::lower_bound(rows_.begin(), rows_.end(), wanted, [&](const Row& row, std::string_view x) {
     return std::string_view(names_).substr(row.begin, row.length) < x;
   });
-  return it != rows_.end() && std::string_view(names_).substr(it->begin, it->length) == wanted;
+  if (it == rows_.end() || std::string_view(names_).substr(it->begin, it->length) != wanted) return std::nullopt;
+  return static_cast<size_t>(it - rows_.begin());
 }
 
 }  // namespace kestrel

@@ -50,7 +50,8 @@ void QuantizeMxfp4(std::span<const float> in, Mxfp4Rule rule, uint8_t* packed, u
     }
     scale[g] = static_cast<uint8_t>(exponent + kBias);
     for (int i = 0; i < kMxfp4Group / 2; ++i) {
-      packed[g * kMxfp4Group / 2 + static_cast<size_t>(i)] = static_cast<uint8_t>(codes[2 * i] | (codes[2 * i + 1] << 4));
+      packed[g * kMxfp4Group / 2 + static_cast<size_t>(i)] =
+          static_cast<uint8_t>(codes[2 * i] | (codes[2 * i + 1] << 4));
     }
   }
 }
