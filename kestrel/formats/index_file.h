@@ -31,6 +31,8 @@ class IndexFile {
 
  private:
   friend class IndexReader;
+  // mapped: json begins at a page, and its pages may be dropped once read.
+  static Result<IndexFile> Parse(std::string_view json, std::string_view where, bool mapped);
   struct Row {
     uint32_t begin;
     uint16_t length, shard;
