@@ -23,7 +23,8 @@ tl::unexpected<Error> IoError(const std::string& path, const char* what) {
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    return Err(ErrorCode::kIo, "[formats.write] {}: got something that is no regular file, want a file or a free name", path);
+    return Err(ErrorCode::kIo, "[formats.write] {}: got something that is no regular file, want a file or a free name",
+               path);
   }
   AtomicFile file;
   file.path_ = path;
@@ -96,8 +97,8 @@ Result<std::string> ReadWholeFile(const std::string& path, size_t max_bytes) {
   if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     const int error = fd < 0 ? errno : EISDIR;
     if (fd >= 0) close(fd);
-    return Err(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "[formats.read] {}: {}; want a readable file", path,
-               std::strerror(error));
+    return Err(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "[formats.read] {}: {}; want a readable file",
+               path, std::strerror(error));
   }
   const auto size = static_cast<size_t>(info.st_size);
   if (size > max_bytes) {

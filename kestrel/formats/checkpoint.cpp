@@ -10,14 +10,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A shard must be a plain name, and lie in the folder even after links are followed. (Links inside a folder are how model
-// hubs store files; what they point to is not ours to judge unless it is the index that leads out by name.)
+// A shard must be a plain name, and lie in the folder even after links are followed. (Links inside a folder are how
+// model hubs store files; what they point to is not ours to judge unless it is the index that leads out by name.)
 Status CheckShardName(const std::string& folder, const std::string& name) {
   const bool plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
                      name.find('\\') == std::string::npos && name.find('\0') == std::string::npos;
   if (!plain) {
-    return Err(ErrorCode::kCorrupt, "[formats.checkpoint] {}: index names shard '{}', want a plain file name in the folder",
-               folder, name.substr(0, 120));
+    return Err(ErrorCode::kCorrupt,
+               "[formats.checkpoint] {}: index names shard '{}', want a plain file name in the folder", folder,
+               name.substr(0, 120));
   }
   const fs::path path = fs::path(folder) / name;
   std::error_code error;
@@ -45,8 +46,8 @@ Result<Checkpoint> Checkpoint::Open(const std::string& folder) {
     KESTREL_ASSIGN_OR_RETURN(index, IndexFile::Read(index_path.string()));
     names = index->shards();
   } else if (!fs::exists(fs::path(folder) / names[0])) {
-    return Err(ErrorCode::kNotFound, "[formats.checkpoint] {}: got neither model.safetensors nor model.safetensors.index.json",
-               folder);
+    return Err(ErrorCode::kNotFound,
+               "[formats.checkpoint] {}: got neither model.safetensors nor model.safetensors.index.json", folder);
   }
   out.shards_.reserve(names.size());
   for (const std::string& name : names) {
@@ -68,8 +69,9 @@ Result<Checkpoint> Checkpoint::Open(const std::string& folder) {
     const auto it = out.places_.find(index->name(i));
     const std::string& shard = names[static_cast<size_t>(index->shard(i))];
     if (it == out.places_.end() || it->second.shard != index->shard(i)) {
-      return Err(ErrorCode::kCorrupt, "[formats.checkpoint] {}: index says that tensor '{}' is in {}, got it {}", folder,
-                 index->name(i), shard, it == out.places_.end() ? "nowhere" : "in " + names[static_cast<size_t>(it->second.shard)]);
+      return Err(ErrorCode::kCorrupt, "[formats.checkpoint] {}: index says that tensor '{}' is in {}, got it {}",
+                 folder, index->name(i), shard,
+                 it == out.places_.end() ? "nowhere" : "in " + names[static_cast<size_t>(it->second.shard)]);
     }
   }
   if (index->size() != out.places_.size()) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <unordered_map>
 
 #include "kestrel/formats/json.h"
@@ -15,6 +16,38 @@
 namespace kestrel {
 
 using nlohmann::ordered_json;
+
+namespace {
+
+constexpr size_t kDropBytes = size_t{4} << 20;  // of mapped text between two calls to the system
+
+// Walks text. Where the text is a mapping, pages that were read leave the resident set, or the release's index would
+// add its own 60 MB to the 42 MB of the names.
+class TextIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  TextIterator(const char* at, bool mapped) : at_(at), drop_at_(mapped ? at + kDropBytes : nullptr) {}
+  reference operator*() const { return *at_; }
+  TextIterator& operator++() {
+    if (++at_ == drop_at_) {
+      madvise(const_cast<char*>(at_ - kDropBytes), kDropBytes, MADV_DONTNEED);
+      drop_at_ += kDropBytes;
+    }
+    return *this;
+  }
+  bool operator==(const TextIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const TextIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char *at_, *drop_at_;
+};
+
+}  // namespace
 
 class IndexReader : public nlohmann::json_sax<ordered_json> {
  public:
@@ -83,12 +116,17 @@ class IndexReader : public nlohmann::json_sax<ordered_json> {
 };
 
 Result<IndexFile> IndexFile::Parse(std::string_view json, std::string_view where) {
+  return Parse(json, where, /*mapped=*/false);
+}
+
+Result<IndexFile> IndexFile::Parse(std::string_view json, std::string_view where, bool mapped) {
   IndexFile index;
-  // A row of the file is the name, the shard's name and a few quotes; 60 % of the text is names at most. Reserving keeps
-  // the peak from doubling as the block grows.
+  // A row of the file is the name, the shard's name and a few quotes; 60 % of the text is names at most. Reserving
+  // keeps the peak from doubling as the block grows.
   index.names_.reserve(json.size() * 6 / 10);
   IndexReader reader(index, where);
-  const bool whole = ordered_json::sax_parse(json.begin(), json.end(), &reader);
+  const bool whole = ordered_json::sax_parse(TextIterator(json.data(), mapped),
+                                             TextIterator(json.data() + json.size(), false), &reader);
   if (whole && reader.maps() == 0) reader.Fail("weight_map is missing");
   if (whole && index.rows_.empty()) reader.Fail("weight_map names no tensor");
   if (!whole) reader.Fail("not JSON");
@@ -109,22 +147,25 @@ Result<IndexFile> IndexFile::Read(const std::string& path) {
   if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
     const int error = fd < 0 ? errno : EINVAL;
     if (fd >= 0) close(fd);
-    return Err(ErrorCode::kIo, "[formats.index] {}: {}; want a readable file that is not empty", path, std::strerror(error));
+    return Err(ErrorCode::kIo, "[formats.index] {}: {}; want a readable file that is not empty", path,
+               std::strerror(error));
   }
   const auto size = static_cast<size_t>(info.st_size);
   void* map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   close(fd);
-  if (map == MAP_FAILED) return Err(ErrorCode::kIo, "[formats.index] {}: can't be mapped: {}", path, std::strerror(errno));
-  auto index = Parse({static_cast<const char*>(map), size}, path);
+  if (map == MAP_FAILED)
+    return Err(ErrorCode::kIo, "[formats.index] {}: can't be mapped: {}", path, std::strerror(errno));
+  auto index = Parse({static_cast<const char*>(map), size}, path, /*mapped=*/true);
   munmap(map, size);
   return index;
 }
 
-bool IndexFile::Contains(std::string_view wanted) const {
+std::optional<size_t> IndexFile::Find(std::string_view wanted) const {
   const auto it = std::lower_bound(rows_.begin(), rows_.end(), wanted, [&](const Row& row, std::string_view x) {
     return std::string_view(names_).substr(row.begin, row.length) < x;
   });
-  return it != rows_.end() && std::string_view(names_).substr(it->begin, it->length) == wanted;
+  if (it == rows_.end() || std::string_view(names_).substr(it->begin, it->length) != wanted) return std::nullopt;
+  return static_cast<size_t>(it - rows_.begin());
 }
 
 }  // namespace kestrel

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,18 +24,21 @@ class IndexFile {
   size_t size() const { return rows_.size(); }
   std::string_view name(size_t i) const { return std::string_view(names_).substr(rows_[i].begin, rows_[i].length); }
   int shard(size_t i) const { return rows_[i].shard; }
-  bool Contains(std::string_view name) const;
+  std::optional<size_t> Find(std::string_view name) const;
+  bool Contains(std::string_view name) const { return Find(name).has_value(); }
   const std::vector<std::string>& shards() const { return shards_; }
   uint64_t total_size() const { return total_size_; }  // as the metadata says; 0 where it says nothing
 
  private:
   friend class IndexReader;
+  // mapped: json begins at a page, and its pages may be dropped once read.
+  static Result<IndexFile> Parse(std::string_view json, std::string_view where, bool mapped);
   struct Row {
     uint32_t begin;
     uint16_t length, shard;
   };
   std::string names_;
-  std::vector<Row> rows_;  // sorted by name
+  std::vector<Row> rows_;            // sorted by name
   std::vector<std::string> shards_;  // in order of first appearance
   uint64_t total_size_ = 0;
 };

@@ -22,7 +22,8 @@ Result<nlohmann::ordered_json> ParseStrictJson(std::string_view text, std::strin
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++depth > kMaxJsonDepth) {
-        return Err(ErrorCode::kCorrupt, "[formats.json] {}: nesting at byte {}, got more than {} levels", where, i, kMaxJsonDepth);
+        return Err(ErrorCode::kCorrupt, "[formats.json] {}: nesting at byte {}, got more than {} levels", where, i,
+                   kMaxJsonDepth);
       }
     } else if (c == ']' || c == '}') {
       --depth;

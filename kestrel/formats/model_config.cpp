@@ -89,7 +89,8 @@ class Reader {
 
   void Fail(const char* key, const std::string& got, const std::string& want) {
     if (!status) return;
-    status = Err(ErrorCode::kInvalidArgument, "[formats.config] {}: {}{}, got {}, want {}", where_, prefix_, key, got, want);
+    status =
+        Err(ErrorCode::kInvalidArgument, "[formats.config] {}: {}{}, got {}, want {}", where_, prefix_, key, got, want);
   }
 
   Status status;
@@ -113,23 +114,28 @@ void ReadLayerKinds(Reader& linear, ModelConfig& c) {
   for (int kind = 0; kind < 2; ++kind) {
     for (const int64_t layer : linear.Integers(keys[kind], 1, c.num_hidden_layers, false)) {
       const auto i = static_cast<size_t>(layer - 1);
-      if (named[i]++ != 0) return linear.Fail(keys[kind], fmt::format("layer {} twice", layer), "each layer once, in one of the two lists");
+      if (named[i]++ != 0)
+        return linear.Fail(keys[kind], fmt::format("layer {} twice", layer),
+                           "each layer once, in one of the two lists");
       c.is_kda[i] = kind == 0;
     }
   }
   for (size_t i = 0; i < named.size(); ++i) {
-    if (named[i] == 0) return linear.Fail("kda_layers", fmt::format("layer {} in neither list", i + 1), "each layer in kda_layers or full_attn_layers");
+    if (named[i] == 0)
+      return linear.Fail("kda_layers", fmt::format("layer {} in neither list", i + 1),
+                         "each layer in kda_layers or full_attn_layers");
   }
 }
 
-void ReadKda(const ordered_json& text, std::string_view where, const std::string& prefix, ModelConfig& c, Status& status) {
+void ReadKda(const ordered_json& text, std::string_view where, const std::string& prefix, ModelConfig& c,
+             Status& status) {
   if (!text.contains("linear_attn_config") || text["linear_attn_config"].is_null()) {
     c.is_kda.assign(static_cast<size_t>(c.num_hidden_layers), false);
     return;
   }
   if (!text["linear_attn_config"].is_object()) {
-    status = Err(ErrorCode::kInvalidArgument, "[formats.config] {}: {}linear_attn_config, got {}, want an object", where, prefix,
-                 Shown(text["linear_attn_config"]));
+    status = Err(ErrorCode::kInvalidArgument, "[formats.config] {}: {}linear_attn_config, got {}, want an object",
+                 where, prefix, Shown(text["linear_attn_config"]));
     return;
   }
   Reader r(text["linear_attn_config"], where, prefix + "linear_attn_config.");
@@ -153,7 +159,8 @@ void ReadMla(Reader& r, ModelConfig& c) {
   c.qk_rope_head_dim = r.Integer("qk_rope_head_dim", 0, 4096, 0);
   c.v_head_dim = r.Integer("v_head_dim", 1, 4096);
   c.mla_output_gate = r.Flag("mla_use_output_gate", false);
-  if (!r.Flag("mla_use_nope", true)) r.Fail("mla_use_nope", "false", "true (rotary embedding is not part of this architecture)");
+  if (!r.Flag("mla_use_nope", true))
+    r.Fail("mla_use_nope", "false", "true (rotary embedding is not part of this architecture)");
 }
 
 void ReadMoe(Reader& r, ModelConfig& c) {
@@ -174,7 +181,8 @@ void ReadMoe(Reader& r, ModelConfig& c) {
   c.expert_groups = r.Integer("num_expert_group", 1, c.num_experts, 1);
   c.topk_group = r.Integer("topk_group", 1, c.expert_groups, 1);
   if (c.num_experts % c.expert_groups != 0) {
-    r.Fail("num_expert_group", std::to_string(c.expert_groups), fmt::format("a divisor of num_experts = {}", c.num_experts));
+    r.Fail("num_expert_group", std::to_string(c.expert_groups),
+           fmt::format("a divisor of num_experts = {}", c.num_experts));
   } else if (c.topk_group < c.expert_groups && c.experts_per_token > c.topk_group * (c.num_experts / c.expert_groups)) {
     r.Fail("num_experts_per_token", std::to_string(c.experts_per_token), "no more than the kept groups hold");
   } else if (c.topk_group < c.expert_groups && c.num_experts / c.expert_groups < 2) {
@@ -198,7 +206,8 @@ void ReadQuantization(Reader& r, const ordered_json& text, ModelConfig& c) {
   const std::string method = q.is_object() ? q.value("quant_method", ordered_json()).dump() : "";
   const std::string format = q.is_object() ? q.value("format", ordered_json()).dump() : "";
   if (method != "\"compressed-tensors\"" || format != "\"mxfp4-pack-quantized\"") {
-    return r.Fail("quantization_config", fmt::format("quant_method {}, format {}", method.substr(0, 60), format.substr(0, 60)),
+    return r.Fail("quantization_config",
+                  fmt::format("quant_method {}, format {}", method.substr(0, 60), format.substr(0, 60)),
                   "compressed-tensors, mxfp4-pack-quantized");
   }
   c.experts_mxfp4 = true;
@@ -208,11 +217,15 @@ void CheckSizes(Reader& r, const ModelConfig& c) {
   if (!r.status) return;
   if (c.experts_mxfp4 && c.num_experts > 0) {
     const int64_t inner = c.latent_size > 0 ? c.latent_size : c.hidden_size;
-    if (inner % 32 != 0) r.Fail(c.latent_size > 0 ? "routed_expert_hidden_size" : "hidden_size", std::to_string(inner), "a multiple of 32 for MXFP4 experts");
-    if (c.moe_intermediate_size % 32 != 0) r.Fail("moe_intermediate_size", std::to_string(c.moe_intermediate_size), "a multiple of 32 for MXFP4 experts");
+    if (inner % 32 != 0)
+      r.Fail(c.latent_size > 0 ? "routed_expert_hidden_size" : "hidden_size", std::to_string(inner),
+             "a multiple of 32 for MXFP4 experts");
+    if (c.moe_intermediate_size % 32 != 0)
+      r.Fail("moe_intermediate_size", std::to_string(c.moe_intermediate_size), "a multiple of 32 for MXFP4 experts");
   }
   for (const int64_t eos : c.eos_token_ids) {
-    if (eos >= c.vocab_size) r.Fail("eos_token_id", std::to_string(eos), fmt::format("less than vocab_size = {}", c.vocab_size));
+    if (eos >= c.vocab_size)
+      r.Fail("eos_token_id", std::to_string(eos), fmt::format("less than vocab_size = {}", c.vocab_size));
   }
 }
 
@@ -226,7 +239,8 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view whe
   ModelConfig c;
   c.nested = root.contains("text_config");
   if (c.nested && !root["text_config"].is_object()) {
-    return Err(ErrorCode::kInvalidArgument, "[formats.config] {}: text_config, got {}, want an object", where, Shown(root["text_config"]));
+    return Err(ErrorCode::kInvalidArgument, "[formats.config] {}: text_config, got {}, want an object", where,
+               Shown(root["text_config"]));
   }
   const ordered_json& text = c.nested ? root["text_config"] : root;
   const std::string prefix = c.nested ? "text_config." : "";
@@ -271,23 +285,27 @@ namespace {
 ordered_json LinearJson(const ModelConfig& c) {
   std::vector<int64_t> kda, full;
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) (c.is_kda[static_cast<size_t>(i)] ? kda : full).push_back(i + 1);
-  ordered_json out = {{"full_attn_layers", full}, {"kda_layers", kda}, {"head_dim", c.kda.head_dim},
-                      {"num_heads", c.kda.heads}, {"short_conv_kernel_size", c.kda.conv_width}};
+  ordered_json out = {{"full_attn_layers", full},
+                      {"kda_layers", kda},
+                      {"head_dim", c.kda.head_dim},
+                      {"num_heads", c.kda.heads},
+                      {"short_conv_kernel_size", c.kda.conv_width}};
   if (c.kda.gate_lower_bound) out["gate_lower_bound"] = *c.kda.gate_lower_bound;
   if (c.kda.full_rank_gate) out["use_full_rank_gate"] = true;
   return out;
 }
 
 ordered_json QuantizationJson() {
-  const ordered_json weights = {{"num_bits", 4}, {"type", "float"}, {"group_size", 32}, {"strategy", "group"},
-                                {"symmetric", true}, {"scale_dtype", "torch.uint8"}};
+  const ordered_json weights = {{"num_bits", 4},       {"type", "float"},   {"group_size", 32},
+                                {"strategy", "group"}, {"symmetric", true}, {"scale_dtype", "torch.uint8"}};
   const ordered_json group = {{"format", "mxfp4-pack-quantized"}, {"targets", {"Linear"}}, {"weights", weights}};
   return {{"quant_method", "compressed-tensors"},
           {"format", "mxfp4-pack-quantized"},
           {"quantization_status", "compressed"},
           {"config_groups", {{"group_0", group}}},
-          {"ignore", {"re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*", "re:.*lm_head.*",
-                      "re:.*vision_tower.*", "re:.*mm_projector.*"}}};
+          {"ignore",
+           {"re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*", "re:.*lm_head.*",
+            "re:.*vision_tower.*", "re:.*mm_projector.*"}}};
 }
 
 }  // namespace
@@ -334,7 +352,8 @@ std::string ToJson(const ModelConfig& c) {
               {"topk_group", c.topk_group},
               {"use_grouped_topk", true},
               {"topk_method", "noaux_tc"}});
-    if (c.latent_size > 0) t.update({{"routed_expert_hidden_size", c.latent_size}, {"latent_moe_use_norm", c.latent_norm}});
+    if (c.latent_size > 0)
+      t.update({{"routed_expert_hidden_size", c.latent_size}, {"latent_moe_use_norm", c.latent_norm}});
   }
   if (c.activation.situ) {
     t["activation_situ_beta"] = c.activation.beta;
@@ -343,7 +362,8 @@ std::string ToJson(const ModelConfig& c) {
   if (c.attn_res_block_size > 0) t["attn_res_block_size"] = c.attn_res_block_size;
   if (c.experts_mxfp4) t["quantization_config"] = QuantizationJson();
   if (!c.nested) return t.dump(1) + "\n";
-  ordered_json root = {{"architectures", {"KimiK3ForConditionalGeneration"}}, {"model_type", "kimi_k3"}, {"dtype", "bfloat16"}};
+  ordered_json root = {
+      {"architectures", {"KimiK3ForConditionalGeneration"}}, {"model_type", "kimi_k3"}, {"dtype", "bfloat16"}};
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     if (t.contains(key)) root[key] = t[key];
   }

@@ -1,6 +1,6 @@
 // config.json of both shapes: K3 nests the text model under `text_config`, Kimi Linear is flat (spec 02). Parsing is
-// strict about what the model depends on: a value that is missing where it has no default, of the wrong type, absurd, or
-// in contradiction with another is an error that names the key.
+// strict about what the model depends on: a value that is missing where it has no default, of the wrong type, absurd,
+// or in contradiction with another is an error that names the key.
 //
 //   KESTREL_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig("models/k3"));
 #pragma once
@@ -50,7 +50,7 @@ struct ModelConfig {
   bool mla_output_gate = false;
 
   ActivationConfig activation;
-  int64_t intermediate_size = 0;     // dense layers
+  int64_t intermediate_size = 0;  // dense layers
   int64_t first_k_dense_replace = 0;
   int64_t moe_layer_freq = 1;
   int64_t num_experts = 0;  // 0: every layer is dense
@@ -73,7 +73,9 @@ struct ModelConfig {
   bool opens_block(int64_t layer) const { return attn_res_block_size > 0 && layer % attn_res_block_size == 0; }
   // Blocks opened over the whole depth.
   int pushes() const {
-    return attn_res_block_size > 0 ? static_cast<int>((num_hidden_layers + attn_res_block_size - 1) / attn_res_block_size) : 0;
+    return attn_res_block_size > 0
+               ? static_cast<int>((num_hidden_layers + attn_res_block_size - 1) / attn_res_block_size)
+               : 0;
   }
 
   friend bool operator==(const ModelConfig&, const ModelConfig&);

@@ -1,5 +1,5 @@
-// MXFP4 (spec 02): groups of 32 values along the input share one e8m0 scale; a value is e2m1, the even column in the low
-// nibble.
+// MXFP4 (spec 02): groups of 32 values along the input share one e8m0 scale; a value is e2m1, the even column in the
+// low nibble.
 #pragma once
 
 #include <cstdint>

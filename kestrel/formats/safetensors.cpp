@@ -22,12 +22,15 @@ constexpr size_t kAlign = 8;  // of the header's length
 
 template <class... Args>
 tl::unexpected<Error> Corrupt(std::string_view where, fmt::format_string<Args...> format, Args&&... args) {
-  return Err(ErrorCode::kCorrupt, "[formats.safetensors] {}: {}", where, fmt::format(format, std::forward<Args>(args)...));
+  return Err(ErrorCode::kCorrupt, "[formats.safetensors] {}: {}", where,
+             fmt::format(format, std::forward<Args>(args)...));
 }
 
-Result<uint64_t> Unsigned(const ordered_json& value, std::string_view where, const std::string& tensor, const char* what) {
+Result<uint64_t> Unsigned(const ordered_json& value, std::string_view where, const std::string& tensor,
+                          const char* what) {
   if (!value.is_number_unsigned()) {
-    return Corrupt(where, "tensor '{}': {}, got {}, want whole numbers from 0", tensor.substr(0, 200), what, value.dump().substr(0, 40));
+    return Corrupt(where, "tensor '{}': {}, got {}, want whole numbers from 0", tensor.substr(0, 200), what,
+                   value.dump().substr(0, 40));
   }
   return value.get<uint64_t>();
 }
@@ -37,7 +40,8 @@ Result<uint64_t> ByteSize(const TensorEntry& t, std::string_view where) {
   uint64_t bytes = SizeOf(t.dtype);
   for (const int64_t extent : t.shape) {
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes) || bytes > INT64_MAX) {
-      return Corrupt(where, "tensor '{}': shape {}, got more elements than 63 bits can count", t.name, ToString(t.shape));
+      return Corrupt(where, "tensor '{}': shape {}, got more elements than 63 bits can count", t.name,
+                     ToString(t.shape));
     }
   }
   return bytes;
@@ -46,11 +50,14 @@ Result<uint64_t> ByteSize(const TensorEntry& t, std::string_view where) {
 Result<TensorEntry> ParseEntry(const std::string& name, const ordered_json& value, std::string_view where) {
   if (!value.is_object() || value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
       !value.contains("data_offsets")) {
-    return Corrupt(where, "tensor '{}': got {}, want dtype, shape and data_offsets", name.substr(0, 200), value.dump(-1, ' ', false, ordered_json::error_handler_t::replace).substr(0, 80));
+    return Corrupt(where, "tensor '{}': got {}, want dtype, shape and data_offsets", name.substr(0, 200),
+                   value.dump(-1, ' ', false, ordered_json::error_handler_t::replace).substr(0, 80));
   }
   const auto& dtype = value["dtype"];
   const auto known = dtype.is_string() ? DtypeFromName(dtype.get_ref<const std::string&>()) : std::nullopt;
-  if (!known) return Corrupt(where, "tensor '{}': dtype, got {}, want one that is known", name.substr(0, 200), dtype.dump(-1, ' ', false, ordered_json::error_handler_t::replace).substr(0, 40));
+  if (!known)
+    return Corrupt(where, "tensor '{}': dtype, got {}, want one that is known", name.substr(0, 200),
+                   dtype.dump(-1, ' ', false, ordered_json::error_handler_t::replace).substr(0, 40));
   TensorEntry entry{name, *known, {}, 0, 0};
   const auto& shape = value["shape"];
   if (!shape.is_array() || shape.size() > kMaxRank) {
@@ -62,13 +69,14 @@ Result<TensorEntry> ParseEntry(const std::string& name, const ordered_json& valu
     entry.shape.push_back(static_cast<int64_t>(n));
   }
   const auto& offsets = value["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2) return Corrupt(where, "tensor '{}': data_offsets, want [begin, end]", name.substr(0, 200));
+  if (!offsets.is_array() || offsets.size() != 2)
+    return Corrupt(where, "tensor '{}': data_offsets, want [begin, end]", name.substr(0, 200));
   KESTREL_ASSIGN_OR_RETURN(entry.begin, Unsigned(offsets[0], where, name, "data_offsets"));
   KESTREL_ASSIGN_OR_RETURN(entry.end, Unsigned(offsets[1], where, name, "data_offsets"));
   KESTREL_ASSIGN_OR_RETURN(const uint64_t bytes, ByteSize(entry, where));
   if (entry.end < entry.begin || entry.end - entry.begin != bytes) {
-    return Corrupt(where, "tensor '{}': data_offsets [{}, {}], want {} bytes for {} {}", name.substr(0, 200), entry.begin, entry.end, bytes,
-                   Name(entry.dtype), ToString(entry.shape));
+    return Corrupt(where, "tensor '{}': data_offsets [{}, {}], want {} bytes for {} {}", name.substr(0, 200),
+                   entry.begin, entry.end, bytes, Name(entry.dtype), ToString(entry.shape));
   }
   return entry;
 }
@@ -115,8 +123,8 @@ Status WriteHeader(AtomicFile& file, const std::string& text) {
 
 }  // namespace
 
-// Half a million tensors a file would make one ordered_json slow (its keys are searched in a row), so the header is taken
-// apart by a SAX reader that keeps one tensor at a time.
+// Half a million tensors a file would make one ordered_json slow (its keys are searched in a row), so the header is
+// taken apart by a SAX reader that keeps one tensor at a time.
 namespace {
 
 class HeaderReader : public nlohmann::json_sax<ordered_json> {
@@ -143,7 +151,8 @@ class HeaderReader : public nlohmann::json_sax<ordered_json> {
     if (depth_ == 1) {
       name_ = name;
     } else {
-      if (stack_.back().contains(name)) return Fail(fmt::format("tensor '{}': key '{}' is there twice", name_.substr(0, 200), name.substr(0, 80)));
+      if (stack_.back().contains(name))
+        return Fail(fmt::format("tensor '{}': key '{}' is there twice", name_.substr(0, 200), name.substr(0, 80)));
       keys_.push_back(name);
     }
     return true;
@@ -184,7 +193,8 @@ class HeaderReader : public nlohmann::json_sax<ordered_json> {
     if (depth_ == 0) return Fail("header: want an object");
     if (depth_ == 1) return Entry(value);
     if (stack_.back().is_array()) {
-      if (stack_.back().size() > kMaxRank) return Fail(fmt::format("tensor '{}': a list is too long", name_.substr(0, 200)));
+      if (stack_.back().size() > kMaxRank)
+        return Fail(fmt::format("tensor '{}': a list is too long", name_.substr(0, 200)));
       stack_.back().push_back(std::move(value));
     } else {
       stack_.back()[keys_.back()] = std::move(value);
@@ -251,8 +261,8 @@ Result<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     const int error = fd < 0 ? errno : EISDIR;
     if (fd >= 0) close(fd);
-    return Err(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "[formats.safetensors] {}: {}; want a readable file",
-               path, std::strerror(error));
+    return Err(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+               "[formats.safetensors] {}: {}; want a readable file", path, std::strerror(error));
   }
   SafetensorsFile file;
   file.path_ = path;
@@ -321,8 +331,8 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std
 Status SafetensorsWriter::WriteTensor(size_t index, std::span<const std::byte> bytes, uint64_t offset) {
   const TensorEntry& t = entries_[index];
   if (offset > t.end - t.begin || bytes.size() > t.end - t.begin - offset) {
-    return Err(ErrorCode::kInvalidArgument, "[formats.safetensors] tensor '{}': got {} bytes at {}, want {} in all", t.name,
-               bytes.size(), offset, t.end - t.begin);
+    return Err(ErrorCode::kInvalidArgument, "[formats.safetensors] tensor '{}': got {} bytes at {}, want {} in all",
+               t.name, bytes.size(), offset, t.end - t.begin);
   }
   return file_.WriteAt(data_begin_ + t.begin + offset, bytes);
 }

@@ -81,7 +81,8 @@ Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> 
 class SafetensorsWriter {
  public:
   // The entries' begin and end are filled in.
-  static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorEntry> entries, const Metadata& metadata);
+  static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorEntry> entries,
+                                          const Metadata& metadata);
   const std::vector<TensorEntry>& entries() const { return entries_; }
   Status WriteTensor(size_t index, std::span<const std::byte> bytes, uint64_t offset = 0);
   Status Commit() { return file_.Commit(); }

@@ -9,8 +9,8 @@
 namespace kestrel {
 namespace {
 
-// Layout, little-endian: magic, u32 version, u32 sections, u64 fingerprint; for each section u64 name length, u64 bytes,
-// name, bytes; last, u64 XXH64 of everything before it.
+// Layout, little-endian: magic, u32 version, u32 sections, u64 fingerprint; for each section u64 name length, u64
+// bytes, name, bytes; last, u64 XXH64 of everything before it.
 constexpr std::string_view kMagic = "KESTREL\x01";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kHeaderBytes = 24, kChecksumBytes = 8;
@@ -81,7 +81,8 @@ Result<StateFile> StateFile::Parse(std::string bytes, std::string_view where) {
   }
   const size_t end = bytes.size() - kChecksumBytes;
   const uint64_t want = kestrel::Read<uint64_t>(bytes, end), got = XXH64(bytes.data(), end, 0);
-  if (got != want) return Corrupt(where, fmt::format("checksum, got {:016x}, want {:016x}; the file is damaged or cut", got, want));
+  if (got != want)
+    return Corrupt(where, fmt::format("checksum, got {:016x}, want {:016x}; the file is damaged or cut", got, want));
   StateFile file;
   file.fingerprint_ = kestrel::Read<uint64_t>(bytes, 16);
   const auto count = kestrel::Read<uint32_t>(bytes, 12);
@@ -91,7 +92,8 @@ Result<StateFile> StateFile::Parse(std::string bytes, std::string_view where) {
     const auto name_bytes = kestrel::Read<uint64_t>(bytes, at), data_bytes = kestrel::Read<uint64_t>(bytes, at + 8);
     at += 16;
     if (name_bytes > kMaxNameBytes || name_bytes > end - at || data_bytes > end - at - name_bytes) {
-      return Corrupt(where, fmt::format("section {}: got {} and {} bytes, more than the file holds", i, name_bytes, data_bytes));
+      return Corrupt(
+          where, fmt::format("section {}: got {} and {} bytes, more than the file holds", i, name_bytes, data_bytes));
     }
     const std::string name = bytes.substr(at, name_bytes);
     at += name_bytes;

@@ -24,7 +24,8 @@ class Lister {
  private:
   using Init = ExpectedTensor::Init;
 
-  void Add(const std::string& name, TensorKind kind, Shape shape, Component component, Init init = ExpectedTensor::kNormal) {
+  void Add(const std::string& name, TensorKind kind, Shape shape, Component component,
+           Init init = ExpectedTensor::kNormal) {
     f_({prefix_ + name, kind, std::move(shape), component, layer_, expert_, init});
   }
   void Matrix(const std::string& stem, int64_t rows, int64_t cols, Component component) {
@@ -60,7 +61,8 @@ class Lister {
     const int64_t width = c_.kda.heads * c_.kda.head_dim, d = c_.kda.head_dim, hidden = c_.hidden_size;
     for (const char* n : {".q", ".k", ".v"}) Matrix(p + n + "_proj", width, hidden, Component::kKda);
     for (const char* n : {".q", ".k", ".v"}) {
-      Add(p + n + "_conv1d.weight", TensorKind::kVector, {width, 1, c_.kda.conv_width}, Component::kKda, ExpectedTensor::kConv);
+      Add(p + n + "_conv1d.weight", TensorKind::kVector, {width, 1, c_.kda.conv_width}, Component::kKda,
+          ExpectedTensor::kConv);
     }
     // The release pads A_log to the head dimension where it has fewer heads; Kimi Linear stores [1, 1, H, 1].
     const Shape a_log = c_.nested ? Shape{std::max(c_.kda.heads, d)} : Shape{1, 1, c_.kda.heads, 1};
@@ -80,7 +82,8 @@ class Lister {
   }
 
   void Mla(const std::string& p) {
-    const int64_t heads = c_.num_attention_heads, qk = c_.qk_nope_head_dim + c_.qk_rope_head_dim, hidden = c_.hidden_size;
+    const int64_t heads = c_.num_attention_heads, qk = c_.qk_nope_head_dim + c_.qk_rope_head_dim,
+                  hidden = c_.hidden_size;
     if (c_.q_lora_rank > 0) {
       Matrix(p + ".q_a_proj", c_.q_lora_rank, hidden, Component::kMla);
       Norm(p + ".q_a_layernorm", c_.q_lora_rank, Component::kMla);
@@ -104,13 +107,15 @@ class Lister {
   void Moe(const std::string& p) {
     const int64_t inner = c_.latent_size > 0 ? c_.latent_size : c_.hidden_size;
     Matrix(p + ".gate", c_.num_experts, c_.hidden_size, Component::kRouter);
-    Add(p + ".gate.e_score_correction_bias", TensorKind::kFloat, {c_.num_experts}, Component::kRouter, ExpectedTensor::kZeros);
+    Add(p + ".gate.e_score_correction_bias", TensorKind::kFloat, {c_.num_experts}, Component::kRouter,
+        ExpectedTensor::kZeros);
     if (c_.latent_size > 0) {
       Matrix(p + ".routed_expert_down_proj", inner, c_.hidden_size, Component::kLatent);
       if (c_.latent_norm) Norm(p + ".routed_expert_norm", inner, Component::kLatent);
       Matrix(p + ".routed_expert_up_proj", c_.hidden_size, inner, Component::kLatent);
     }
-    if (c_.shared_experts > 0) Mlp(p + ".shared_experts", c_.shared_experts * c_.moe_intermediate_size, Component::kShared);
+    if (c_.shared_experts > 0)
+      Mlp(p + ".shared_experts", c_.shared_experts * c_.moe_intermediate_size, Component::kShared);
     for (expert_ = 0; expert_ < c_.num_experts; ++expert_) {
       const std::string q = p + ".experts." + std::to_string(expert_);
       Expert(q + ".w1", c_.moe_intermediate_size, inner);
@@ -176,9 +181,10 @@ Status CheckPadding(const ModelConfig& c, const ExpectedTensor& want, const Tens
     float x;
     std::memcpy(&x, view.bytes.data() + i * 4, 4);
     if (x != 0) {
-      return Err(ErrorCode::kMismatch,
-                 "[model.bind] {}: number {} is padding past the {} heads, got {}, want 0; A_log is per head, not per channel",
-                 want.name, i, c.kda.heads, x);
+      return Err(
+          ErrorCode::kMismatch,
+          "[model.bind] {}: number {} is padding past the {} heads, got {}, want 0; A_log is per head, not per channel",
+          want.name, i, c.kda.heads, x);
     }
   }
   return {};
@@ -190,17 +196,22 @@ Status CheckOne(const ModelConfig& c, const ExpectedTensor& want, const Checkpoi
     std::string other = want.name;
     const bool packed = want.kind == TensorKind::kMxfp4Packed || want.kind == TensorKind::kMxfp4Scale;
     if (packed) other = other.substr(0, other.rfind(".weight_")) + ".weight";
-    const std::string hint = packed && checkpoint.Contains(other) ? fmt::format("; the file holds {}, but the config declares MXFP4 experts", other)
-                             : !packed && checkpoint.Contains(other + "_packed")
-                                 ? fmt::format("; the file holds {}_packed, but the config declares no quantization", other)
-                                 : "";
-    return Err(ErrorCode::kNotFound, "[model.bind] {}: missing, want {} {}{}", want.name, Wanted(want.kind), ToString(want.shape), hint);
+    const std::string hint =
+        packed && checkpoint.Contains(other)
+            ? fmt::format("; the file holds {}, but the config declares MXFP4 experts", other)
+        : !packed && checkpoint.Contains(other + "_packed")
+            ? fmt::format("; the file holds {}_packed, but the config declares no quantization", other)
+            : "";
+    return Err(ErrorCode::kNotFound, "[model.bind] {}: missing, want {} {}{}", want.name, Wanted(want.kind),
+               ToString(want.shape), hint);
   }
   if (!TypeFits(want.kind, got->dtype)) {
-    return Err(ErrorCode::kMismatch, "[model.bind] {}: type, got {}, want {}", want.name, Name(got->dtype), Wanted(want.kind));
+    return Err(ErrorCode::kMismatch, "[model.bind] {}: type, got {}, want {}", want.name, Name(got->dtype),
+               Wanted(want.kind));
   }
   if (!ShapeFits(c, want, got->shape)) {
-    return Err(ErrorCode::kMismatch, "[model.bind] {}: shape, got {}, want {}", want.name, ToString(got->shape), ToString(want.shape));
+    return Err(ErrorCode::kMismatch, "[model.bind] {}: shape, got {}, want {}", want.name, ToString(got->shape),
+               ToString(want.shape));
   }
   if (EndsWith(want.name, ".A_log")) return CheckPadding(c, want, checkpoint.View(want.name));
   if (want.kind == TensorKind::kMxfp4Scale) {
@@ -215,13 +226,31 @@ Status CheckOne(const ModelConfig& c, const ExpectedTensor& want, const Checkpoi
 }  // namespace
 
 const char* Name(Component component) {
-  constexpr const char* kNames[] = {"embedding", "head", "norms", "attn_res", "kda", "mla", "dense", "router", "latent", "shared", "experts"};
+  constexpr const char* kNames[] = {"embedding", "head",   "norms",  "attn_res", "kda",    "mla",
+                                    "dense",     "router", "latent", "shared",   "experts"};
   return kNames[static_cast<size_t>(component)];
 }
 
-void ForEachExpectedTensor(const ModelConfig& config, const std::function<void(const ExpectedTensor&)>& f) { Lister(config, f).All(); }
+void ForEachExpectedTensor(const ModelConfig& config, const std::function<void(const ExpectedTensor&)>& f) {
+  Lister(config, f).All();
+}
 
-bool IsVisionTensor(std::string_view name) { return name.rfind("vision_tower.", 0) == 0 || name.rfind("mm_projector.", 0) == 0; }
+Dtype PublishedDtype(const ModelConfig& config, const ExpectedTensor& tensor) {
+  switch (tensor.kind) {
+    case TensorKind::kMatrix:
+      return Dtype::kBF16;
+    case TensorKind::kVector:
+      return config.nested && tensor.component == Component::kKda ? Dtype::kF32 : Dtype::kBF16;
+    case TensorKind::kFloat:
+      return Dtype::kF32;
+    default:
+      return Dtype::kU8;
+  }
+}
+
+bool IsVisionTensor(std::string_view name) {
+  return name.rfind("vision_tower.", 0) == 0 || name.rfind("mm_projector.", 0) == 0;
+}
 
 Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint) {
   Status status;
@@ -233,8 +262,8 @@ Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint) {
   KESTREL_RETURN_IF_ERROR(status);
   for (const auto& [name, place] : checkpoint.places()) {
     if (IsVisionTensor(name) || expected.count(std::string(name)) > 0) continue;
-    return Err(ErrorCode::kMismatch, "[model.bind] {}: got {} {} that no part of the model uses, want no such tensor", name,
-               Name(place.entry->dtype), ToString(place.entry->shape));
+    return Err(ErrorCode::kMismatch, "[model.bind] {}: got {} {} that no part of the model uses, want no such tensor",
+               name, Name(place.entry->dtype), ToString(place.entry->shape));
   }
   return {};
 }

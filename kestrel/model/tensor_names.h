@@ -28,10 +28,14 @@ struct ExpectedTensor {
   TensorKind kind;
   Shape shape;
   Component component;
-  int layer;        // -1: outside the layers
-  int expert = -1;  // of routed experts
+  int layer;                                                            // -1: outside the layers
+  int expert = -1;                                                      // of routed experts
   enum Init { kNormal, kOnes, kZeros, kConv, kDtBias } init = kNormal;  // how a fresh model begins (spec 05)
 };
+
+// The type in which the release stores a tensor (its index gives the sum of all bytes, and that fits no other choice):
+// BF16, but F32 for the convolutions and output norms of KDA as for all of kFloat, U8 for MXFP4.
+Dtype PublishedDtype(const ModelConfig& config, const ExpectedTensor& tensor);
 
 // In the order of depth: embedding, layers, output.
 void ForEachExpectedTensor(const ModelConfig& config, const std::function<void(const ExpectedTensor&)>& f);
@@ -39,8 +43,8 @@ void ForEachExpectedTensor(const ModelConfig& config, const std::function<void(c
 // Vision tensors are known and left alone.
 bool IsVisionTensor(std::string_view name);
 
-// kNotFound or kMismatch naming the tensor: missing, surplus, of another shape or type, padding of A_log that is not zero,
-// a non-finite e8m0 scale (255).
+// kNotFound or kMismatch naming the tensor: missing, surplus, of another shape or type, padding of A_log that is not
+// zero, a non-finite e8m0 scale (255).
 Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace kestrel
