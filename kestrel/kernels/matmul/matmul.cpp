@@ -1,6 +1,7 @@
 #include "kestrel/kernels/matmul/matmul.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kestrel/base/check.h"
@@ -27,14 +28,10 @@ const TileTable& TilesFor(Isa isa) {
 namespace {
 
 constexpr int64_t kChunkRows = 240;  // of an item: 20 tiles; a pass over the weights then costs 0.25 B a cycle
-constexpr int64_t kWavePanelBytes = 64 << 20;  // of activations repacked at a time
-#ifndef MC
-#define MC 512
-#define BC 256
-#endif
-constexpr int64_t kMxfp4Chunk = MC, kBf16Chunk = BC, kF32Chunk = 128;
-constexpr int64_t kTaskBytes = 128 << 10;  // of weights, few rows: 7 us at 17 GB/s a core
-constexpr int64_t kTaskMacs = 4 << 20;     // many rows: 40 us at 100 GMAC/s
+constexpr int64_t kWavePanelBytes = 64 << 20;                            // of activations repacked at a time
+constexpr int64_t kMxfp4Chunk = 512, kBf16Chunk = 256, kF32Chunk = 128;  // k: 8 to 16 KiB of weights
+constexpr int64_t kTaskBytes = 128 << 10;                                // of weights, few rows: 7 us at 17 GB/s a core
+constexpr int64_t kTaskMacs = 4 << 20;                                   // many rows: 40 us at 100 GMAC/s
 
 // A range of up to kChunkRows rows of one job.
 struct Item {
@@ -176,11 +173,29 @@ void RunBlock(const Item& item, int64_t block, float* sums) {
   for (int64_t tile = 0; tile < item.tiles; ++tile) TileOf(item, tile)(MakeArgs(item, block, tile));
 }
 
-// Blocks of a task: small enough to share out, large enough to pay for handing it out.
-int64_t TaskBlocks(const Item& item, int64_t target_bytes) {
-  const int64_t by_bytes = IsDirect(item) ? target_bytes / std::max<int64_t>(item.block_bytes, 1)
-                                          : kTaskMacs / std::max<int64_t>(item.rows * kPackBlock * item.cols, 1);
-  return std::max<int64_t>(by_bytes, 1);
+// Blocks of a task: small enough to share out, large enough to pay for handing it out. Weights bound few rows,
+// multiplications many.
+struct TaskSize {
+  int64_t bytes, macs;
+};
+
+int64_t BlockMacs(const Item& item) { return std::max<int64_t>(item.rows * kPackBlock * item.cols, 1); }
+
+TaskSize TaskSizeFor(std::span<const Item> items, int threads) {
+  int64_t bytes = 0, macs = 0;
+  for (const Item& item : items) {
+    if (IsDirect(item)) bytes += item.blocks * item.block_bytes;
+    if (!IsDirect(item)) macs += item.blocks * BlockMacs(item);
+  }
+  const int64_t tasks = 8 * threads;  // or fewer, larger than 1 us each
+  return {std::clamp<int64_t>(bytes / tasks, 16 << 10, kTaskBytes),
+          std::clamp<int64_t>(macs / tasks, 128 << 10, kTaskMacs)};
+}
+
+int64_t TaskBlocks(const Item& item, TaskSize size) {
+  const int64_t blocks =
+      IsDirect(item) ? size.bytes / std::max<int64_t>(item.block_bytes, 1) : size.macs / BlockMacs(item);
+  return std::max<int64_t>(blocks, 1);
 }
 
 const Item& FindItem(std::span<const Item> items, int64_t task, int64_t Item::*first) {
@@ -217,11 +232,10 @@ int64_t PreparePanels(Context& ctx, std::span<Item> items) {
 }
 
 void RunWave(Context& ctx, std::span<Item> items) {
-  int64_t total_bytes = 0, tasks = 0;
-  for (const Item& item : items) total_bytes += item.blocks * item.block_bytes;
-  const int64_t target = std::clamp<int64_t>(total_bytes / (8 * ctx.pool.size()), 16 << 10, kTaskBytes);
+  const TaskSize size = TaskSizeFor(items, ctx.pool.size());
+  int64_t tasks = 0;
   for (Item& item : items) {
-    item.task_blocks = TaskBlocks(item, target);
+    item.task_blocks = TaskBlocks(item, size);
     item.first_task = tasks;
     tasks += (item.blocks + item.task_blocks - 1) / item.task_blocks;
   }
@@ -238,6 +252,16 @@ void RunWave(Context& ctx, std::span<Item> items) {
 }  // namespace
 }  // namespace matmul
 
+namespace {
+// ToBf16 without a branch, which the compiler turns into vectors.
+bf16 Round(float x) {
+  const auto u = std::bit_cast<uint32_t>(x);
+  const uint32_t nan = (u >> 16) | 0x40u;
+  const uint32_t number = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return {static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : number)};
+}
+}  // namespace
+
 Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64_t cols, int64_t x_stride) {
   Activations result;
   result.rows = rows;
@@ -252,7 +276,7 @@ Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64
     std::memset(to + cols, 0, static_cast<size_t>(pad) * sizeof(float));
     if (rounded) {
       bf16* half = rounded + row * result.stride;
-      for (int64_t i = 0; i < result.stride; ++i) half[i] = ToBf16(to[i]);
+      for (int64_t i = 0; i < result.stride; ++i) half[i] = Round(to[i]);
     }
   };
   if (rows * cols < 64 << 10) {  // 64 Ki elements take about as long as a fork and join are worth

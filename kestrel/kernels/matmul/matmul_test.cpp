@@ -318,6 +318,24 @@ TEST(Pack, LayoutIsTheDocumentedOne) {
   }
 }
 
+TEST(Activations, ArePaddedAndRoundedToNearestEven) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float x[] = {1.0f,     1.00390625f, 1.01171875f, -0.0f, nan, -nan,         INFINITY,
+                     -3.3e38f, FLT_MAX,     1e-40f,      0.1f,  2,   1 + 0x1p-23f, 3};
+  ThreadPool pool(1);
+  Arena arena;
+  Context ctx{pool, arena};
+  const Activations a = PrepareActivations(ctx, x, 2, 7, 7);
+  ASSERT_EQ(a.stride, 32);
+  for (int64_t r = 0; r < 2; ++r) {
+    ASSERT_EQ(0, std::memcmp(a.f32 + r * 32, x + r * 7, 28));
+    for (int64_t i = 0; i < 32; ++i) {
+      ASSERT_EQ(a.rounded[r * 32 + i], i < 7 ? ToBf16(x[r * 7 + i]) : bf16{0});
+      ASSERT_TRUE(i < 7 || a.f32[r * 32 + i] == 0);
+    }
+  }
+}
+
 TEST(MatMul, DecodingTakesNothingNewFromTheArena) {
   const Weights w(WeightType::kMxfp4, 256, 512, 13);
   const PackedMatrix m = w.matrix();

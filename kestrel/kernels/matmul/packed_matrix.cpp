@@ -138,11 +138,12 @@ void PackMxfp4(const uint8_t* packed, const uint8_t* scale, int64_t rows, int64_
     std::byte* block = out + b * block_bytes;
     if (n < kPackBlock || groups % 2 > 0) std::memset(block, 0, static_cast<size_t>(block_bytes));
     TransposeBlock<true>(source + first * (cols / 2), cols / 2, cols / 2, n, cols / 8, block);
-    for (int64_t o = 0; o < n; ++o) {
-      const uint8_t* row = scale + (first + o) * groups;
-      for (int64_t g = 0; g < groups; ++g) {
-        block[g / 2 * kMxfp4PairBytes + g % 2 * kPackBlock + o] = static_cast<std::byte>(row[g]);
-      }
+    for (int64_t g = 0; g < groups; g += 2) {  // groups outside: a block is larger than L1, the rows' scales are not
+      std::byte* to = block + g / 2 * kMxfp4PairBytes;
+      const uint8_t* from = scale + first * groups + g;
+      for (int64_t o = 0; o < n; ++o) to[o] = static_cast<std::byte>(from[o * groups]);
+      if (g + 1 == groups) break;
+      for (int64_t o = 0; o < n; ++o) to[kPackBlock + o] = static_cast<std::byte>(from[o * groups + 1]);
     }
   }
 }
@@ -152,16 +153,19 @@ void PackBf16Transposed(const bf16* w, int64_t stride, int64_t rows, int64_t col
   const auto* source = reinterpret_cast<const std::byte*>(w);
   const auto block_bytes = static_cast<int64_t>(PackedBlockBytes(WeightType::kBf16, cols));
   const int64_t pairs = PackedCols(WeightType::kBf16, cols) / 2;
-  for (int64_t b = block_begin; b < block_end; ++b) {
-    const auto bytes = static_cast<size_t>(std::min(kPackBlock, rows - b * kPackBlock)) * 2;
-    for (int64_t p = 0; p < pairs; ++p) {
-      uint16_t even[kPackBlock] = {};
-      uint16_t odd[kPackBlock] = {};
-      if (2 * p < cols) std::memcpy(even, source + (2 * p * stride + b * kPackBlock) * 2, bytes);
-      if (2 * p + 1 < cols) std::memcpy(odd, source + ((2 * p + 1) * stride + b * kPackBlock) * 2, bytes);
-      uint32_t words[kPackBlock];
-      for (int i = 0; i < kPackBlock; ++i) words[i] = even[i] | static_cast<uint32_t>(odd[i]) << 16;
-      std::memcpy(out + b * block_bytes + p * kPackBlock * 4, words, sizeof words);
+  constexpr int64_t kPairsAtOnce = 8;  // rows of w are read in 16 streams across the blocks
+  for (int64_t first = 0; first < pairs; first += kPairsAtOnce) {
+    for (int64_t b = block_begin; b < block_end; ++b) {
+      const auto bytes = static_cast<size_t>(std::min(kPackBlock, rows - b * kPackBlock)) * 2;
+      for (int64_t p = first; p < std::min(pairs, first + kPairsAtOnce); ++p) {
+        uint16_t even[kPackBlock] = {};
+        uint16_t odd[kPackBlock] = {};
+        if (2 * p < cols) std::memcpy(even, source + (2 * p * stride + b * kPackBlock) * 2, bytes);
+        if (2 * p + 1 < cols) std::memcpy(odd, source + ((2 * p + 1) * stride + b * kPackBlock) * 2, bytes);
+        uint32_t words[kPackBlock];
+        for (int i = 0; i < kPackBlock; ++i) words[i] = even[i] | static_cast<uint32_t>(odd[i]) << 16;
+        std::memcpy(out + b * block_bytes + p * kPackBlock * 4, words, sizeof words);
+      }
     }
   }
 }
