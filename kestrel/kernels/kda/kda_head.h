@@ -79,9 +79,9 @@ void ForwardHeadAvx2(const HeadTask& task);      // dim a multiple of 16, here a
 void ForwardHeadAvx512(const HeadTask& task);
 void ForwardHeadAvx512Bf16(const HeadTask& task);
 
-// The order of work is the same for every instruction set. Ops has PrepareRow(task, scratch, row, i, slot),
-// Answer(task, scratch, rows), FinishRow(task, scratch, row, i, slot) and Fold(task): row counts in the segment, i
-// among the new rows of this tile, slot in the tile.
+// The order of work is the same for every instruction set. Ops has Prepare(task, scratch, row, count, slot),
+// Answer(task, scratch, count), Finish(task, scratch, row, count, slot) and Fold(task): row counts in the segment, slot in
+// the tile, and both move by one through the count new rows.
 template <class Ops>
 void RunHead(const HeadTask& task) {
   const TileScratch scratch(task.scratch, task.dim);
@@ -89,9 +89,9 @@ void RunHead(const HeadTask& task) {
   for (int64_t row = 0; row < task.rows;) {
     const int64_t left = task.rows - row;
     const int count = left < kTile - pending ? static_cast<int>(left) : kTile - pending;
-    for (int i = 0; i < count; ++i) Ops::PrepareRow(task, scratch, row + i, i, pending + i);
+    Ops::Prepare(task, scratch, row, count, pending);
     Ops::Answer(task, scratch, count);
-    for (int i = 0; i < count; ++i) Ops::FinishRow(task, scratch, row + i, i, pending + i);
+    Ops::Finish(task, scratch, row, count, pending);
     row += count;
     pending += count;
     if (pending == kTile) {

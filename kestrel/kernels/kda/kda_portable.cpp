@@ -17,6 +17,13 @@ float InverseNorm(const float* x, int dim) {  // x [dim]
 }
 
 struct PortableOps {
+  static void Prepare(const HeadTask& t, const TileScratch& scratch, int64_t row, int count, int slot) {
+    for (int i = 0; i < count; ++i) PrepareRow(t, scratch, row + i, i, slot + i);
+  }
+  static void Finish(const HeadTask& t, const TileScratch& scratch, int64_t row, int count, int slot) {
+    for (int i = 0; i < count; ++i) FinishRow(t, scratch, row + i, i, slot + i);
+  }
+
   static void PrepareRow(const HeadTask& t, const TileScratch& scratch, int64_t row, int i, int slot) {
     const int64_t at = row * t.stride, stride = Layout(t.dim).padded;
     const float q_scale = InverseNorm(t.q + at, t.dim) / std::sqrt(static_cast<float>(t.dim));
