@@ -17,7 +17,7 @@ struct Inputs {
         data((rows * (5 * width + shape.heads) + width + shape.heads) * 4) {
     Rng rng(1);
     float* p = data.as<float>();
-    for (size_t i = 0; i < data.size() / 4; ++i) p[i] = static_cast<float>(rng.Normal());
+    for (size_t i = 0; i < data.size() / 4; ++i) p[i] = static_cast<float>(3.46 * (rng.Uniform() - 0.5));
     const int64_t size = rows * width;
     float* tail = p + 5 * size;
     out = p + 4 * size;

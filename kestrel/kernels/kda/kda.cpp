@@ -97,7 +97,7 @@ void KdaMaterialize(const KdaShape& shape, const std::byte* state, float* s) {
     const float* keys = log_decay + 2 * layout.padded;
     const float* values = keys + kTile * layout.padded;
     for (int64_t d = 0; d < dim; ++d) {
-      const float decay = pending > 0 ? std::exp(log_decay[d]) : 1.0f;
+      const float decay = pending > 0 ? std::exp2(log_decay[d]) : 1.0f;
       for (int64_t e = 0; e < dim; ++e) {
         float sum = decay * base[layout.Index(d, e)];
         for (int j = 0; j < pending; ++j) sum += keys[j * layout.padded + d] * values[j * layout.padded + e];

@@ -2,7 +2,7 @@
 //
 // A state is a 64-byte header (int32 rows pending), then for each head, in floats:
 //   S         panels of 16 values; in a panel the keys go by pairs: [value / 16][key / 2][value % 16][key % 2]
-//   log_decay [dim]      sum of g over the pending rows
+//   log_decay [dim]      sum of g log2(e) over the pending rows
 //   decay     [dim]      product of alpha over the pending rows
 //   keys      [16, dim]  pending k_j, decayed to the last row seen: the product of the alphas since j
 //   values    [16, dim]  pending v'_j = beta_j (v_j - what memory already answers for k_j)
@@ -18,6 +18,7 @@
 
 namespace kestrel::kda {
 
+inline constexpr float kLog2E = 1.44269504f;
 inline constexpr int kTile = 16;   // tokens between writes of S
 inline constexpr int kPanel = 16;  // values in a panel of S
 inline constexpr int64_t kHeaderBytes = 64;

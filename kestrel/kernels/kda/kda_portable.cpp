@@ -36,7 +36,7 @@ struct PortableOps {
       const float z = t.z[at + d] + t.dt_bias[d];
       const float g = t.bounded ? t.lower_bound * Sigmoid(t.a * z) : -t.a * Softplus(z);
       alpha[d] = std::exp(g);
-      t.log_decay[d] = slot == 0 ? g : t.log_decay[d] + g;
+      t.log_decay[d] = kLog2E * g + (slot == 0 ? 0 : t.log_decay[d]);
       t.decay[d] = slot == 0 ? alpha[d] : t.decay[d] * alpha[d];
       q[d] = t.q[at + d] * q_scale;
       k[d] = t.k[at + d] * k_scale;
@@ -87,7 +87,7 @@ struct PortableOps {
   static void Fold(const HeadTask& t) {
     const Layout layout(t.dim);
     for (int d = 0; d < t.dim; ++d) {
-      const float decay = std::exp(t.log_decay[d]);
+      const float decay = std::exp2(t.log_decay[d]);
       for (int e = 0; e < t.dim; ++e) {
         float s = t.s[layout.Index(d, e)] * decay;
         for (int j = 0; j < kTile; ++j) s += t.keys[j * layout.padded + d] * t.values[j * layout.padded + e];
