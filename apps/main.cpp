@@ -17,8 +17,11 @@ int main(int argc, char** argv) {
   using namespace kestrel;  // the commands
   AddGenerateCommand(root, exit_code);
   AddLogitsCommand(root, exit_code);
+  AddInspectCommand(root, exit_code);
+  AddVerifyCommand(root, exit_code);
   AddTokenizerCommand(root, exit_code);
   AddInitCommand(root, exit_code);
+  AddQuantizeCommand(root, exit_code);
   AddBenchCommand(root, exit_code);
   try {
     root.parse(argc, argv);
