@@ -74,7 +74,8 @@ Result<std::vector<int32_t>> ParseIds(const std::string& text) {
     const char* end = part.data() + (first == std::string::npos ? 0 : last + 1);
     const auto [stop, error] = std::from_chars(part.data() + (first == std::string::npos ? 0 : first), end, id);
     if (error != std::errc() || stop != end) {
-      return Err(ErrorCode::kInvalidArgument, "[apps.ids] --ids: got '{}', want whole numbers separated by commas", part);
+      return Err(ErrorCode::kInvalidArgument, "[apps.ids] --ids: got '{}', want whole numbers separated by commas",
+                 part);
     }
     ids.push_back(id);
   }

@@ -24,7 +24,8 @@ struct Options {
 Result<std::vector<int32_t>> PromptIds(const Options& o, const Tokenizer* tokenizer) {
   if (o.ids) return ParseIds(*o.ids);
   if (tokenizer == nullptr) {
-    return Err(ErrorCode::kNotFound, "[apps.generate] {}: no tiktoken.model, so text can't be read; give --ids", o.model);
+    return Err(ErrorCode::kNotFound, "[apps.generate] {}: no tiktoken.model, so text can't be read; give --ids",
+               o.model);
   }
   std::string text = o.prompt.value_or("");
   if (o.file) {
@@ -41,11 +42,8 @@ std::string ToJsonText(const std::vector<int32_t>& prompt, const GenerateResult&
                                          {"decode_s", r.decode_s},
                                          {"prefill_tps", per_second(prompt.size(), r.prefill_s)},
                                          {"decode_tps", per_second(steps, r.decode_s)}};
-  const nlohmann::ordered_json out = {{"prompt_ids", prompt},
-                                      {"ids", r.ids},
-                                      {"text", r.text},
-                                      {"finish_reason", r.finish_reason},
-                                      {"timing", timing}};
+  const nlohmann::ordered_json out = {
+      {"prompt_ids", prompt}, {"ids", r.ids}, {"text", r.text}, {"finish_reason", r.finish_reason}, {"timing", timing}};
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -65,7 +63,8 @@ Status RunGenerate(Options& o) {
   std::unique_ptr<Model> model;
   {
     Progress progress("loading", 1);
-    KESTREL_ASSIGN_OR_RETURN(model, Model::Load(ctx, o.model, [&](double done, double total) { progress.Update(done / total); }));
+    KESTREL_ASSIGN_OR_RETURN(
+        model, Model::Load(ctx, o.model, [&](double done, double total) { progress.Update(done / total); }));
   }
   const double load_s = NowSeconds() - start;
   auto loaded = o.load_state.empty() ? Result<SequenceState>(model->NewState()) : model->LoadState(o.load_state);
@@ -84,7 +83,7 @@ Status RunGenerate(Options& o) {
   };
   KESTREL_ASSIGN_OR_RETURN(const GenerateResult result,
                            Generate(ctx, *model, text, prompt, state, o.generate, shown,
-                                             [&](int64_t done) { progress.Update(static_cast<double>(done)); }));
+                                    [&](int64_t done) { progress.Update(static_cast<double>(done)); }));
   if (!o.save_state.empty()) KESTREL_RETURN_IF_ERROR(state.Save(o.save_state));
   return WriteOut(o.json ? ToJsonText(prompt, result, load_s) : "\n");
 }

@@ -25,8 +25,9 @@ std::string Shown(const Options& o, const QuantizeReport& r) {
                                         {"relative_error", r.relative_error}};
     return out.dump() + "\n";
   }
-  return fmt::format("{}: {} expert matrices to MXFP4, {:.3f} GB to {:.3f} GB, relative error {:.4f}\n", o.out, r.matrices,
-                     static_cast<double>(r.bytes_before) * 1e-9, static_cast<double>(r.bytes_after) * 1e-9, r.relative_error);
+  return fmt::format("{}: {} expert matrices to MXFP4, {:.3f} GB to {:.3f} GB, relative error {:.4f}\n", o.out,
+                     r.matrices, static_cast<double>(r.bytes_before) * 1e-9, static_cast<double>(r.bytes_after) * 1e-9,
+                     r.relative_error);
 }
 
 Status RunQuantize(const Options& o) {
@@ -46,10 +47,13 @@ void AddQuantizeCommand(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand("quantize", "Turn the routed experts of a model into MXFP4");
   app->add_option("IN", o->in, "model folder with BF16 or F32 experts")->required();
   app->add_option("OUT", o->out, "the folder to make; must not hold anything yet")->required();
-  app->add_option("--experts", o->experts, "what the experts become")->check(CLI::IsMember({"mxfp4"}))->capture_default_str();
+  app->add_option("--experts", o->experts, "what the experts become")
+      ->check(CLI::IsMember({"mxfp4"}))
+      ->capture_default_str();
   app->add_option("--threads", o->threads, "threads to use (default: the physical cores)")->check(CLI::Range(1, 1024));
   app->add_flag("--json", o->json, "print one JSON object: matrices, bytes_before, bytes_after, relative_error");
-  app->footer("Per group of 32 weights the better of two neighbouring scales is kept. All else is copied byte for byte.");
+  app->footer(
+      "Per group of 32 weights the better of two neighbouring scales is kept. All else is copied byte for byte.");
   app->callback([o, &exit_code] {
     const Status status = RunQuantize(*o);
     exit_code = status ? 0 : Fail(status.error());

@@ -58,10 +58,12 @@ Result<std::string> HashFile(const std::string& path, F&& on_bytes) {
 
 Result<Sha256Line> ParseLine(std::string_view line, std::string_view where, size_t number) {
   const auto wrong = [&](std::string_view want) {
-    return Err(ErrorCode::kCorrupt, "[apps.sha256] {} line {}: got '{}', want {}", where, number, line.substr(0, 90), want);
+    return Err(ErrorCode::kCorrupt, "[apps.sha256] {} line {}: got '{}', want {}", where, number, line.substr(0, 90),
+               want);
   };
   // "hash, a space, a space or an asterisk, name"
-  if (line.size() < kHashDigits + 3 || line[kHashDigits] != ' ' || (line[kHashDigits + 1] != ' ' && line[kHashDigits + 1] != '*')) {
+  if (line.size() < kHashDigits + 3 || line[kHashDigits] != ' ' ||
+      (line[kHashDigits + 1] != ' ' && line[kHashDigits + 1] != '*')) {
     return wrong("64 hexadecimal digits, two spaces, a name");
   }
   Sha256Line out{std::string(line.substr(0, kHashDigits)), std::string(line.substr(kHashDigits + 2))};
@@ -92,8 +94,8 @@ Result<std::vector<Sha256Line>> ReadSha256List(const std::string& path) {
   return lines;
 }
 
-std::vector<VerifyProblem> CheckSha256(ThreadPool& pool, const std::string& folder, const std::vector<Sha256Line>& lines,
-                                       const ByteProgress& progress) {
+std::vector<VerifyProblem> CheckSha256(ThreadPool& pool, const std::string& folder,
+                                       const std::vector<Sha256Line>& lines, const ByteProgress& progress) {
   uint64_t total = 0;
   for (const Sha256Line& line : lines) {
     std::error_code error;

@@ -1,5 +1,5 @@
-// Lists of checksums as sha256sum writes them, one "hash  name" a line. Here and not in a room, because this is the only
-// part of the program that needs OpenSSL.
+// Lists of checksums as sha256sum writes them, one "hash  name" a line. Here and not in a room, because this is the
+// only part of the program that needs OpenSSL.
 //
 //   KESTREL_ASSIGN_OR_RETURN(const std::vector<Sha256Line> lines, ReadSha256List("SHA256SUMS"));
 //   const std::vector<VerifyProblem> problems = CheckSha256(pool, "models/k3", lines, {});
@@ -22,7 +22,7 @@ struct Sha256Line {
 Result<std::vector<Sha256Line>> ReadSha256List(const std::string& path);
 
 // One file a thread. Files that are missing, unreadable or of another hash are problems.
-std::vector<VerifyProblem> CheckSha256(ThreadPool& pool, const std::string& folder, const std::vector<Sha256Line>& lines,
-                                       const ByteProgress& progress);
+std::vector<VerifyProblem> CheckSha256(ThreadPool& pool, const std::string& folder,
+                                       const std::vector<Sha256Line>& lines, const ByteProgress& progress);
 
 }  // namespace kestrel

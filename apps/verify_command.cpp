@@ -27,10 +27,8 @@ std::string ToJsonText(const VerifyReport& report) {
     if (p.first_bad >= 0) one.update({{"first_bad", p.first_bad}, {"bad_values", p.bad_values}});
     problems.push_back(std::move(one));
   }
-  const nlohmann::ordered_json out = {{"ok", report.problems.empty()},
-                                      {"tensors", report.tensors},
-                                      {"bytes", report.bytes},
-                                      {"problems", problems}};
+  const nlohmann::ordered_json out = {
+      {"ok", report.problems.empty()}, {"tensors", report.tensors}, {"bytes", report.bytes}, {"problems", problems}};
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -43,8 +41,8 @@ Result<bool> RunVerify(const Options& o) {
   VerifyReport report;
   {
     Progress progress("reading", 1);
-    KESTREL_ASSIGN_OR_RETURN(
-        report, Verify(pool, o.model, [&](double done, double total) { progress.Update(done / total); }));
+    KESTREL_ASSIGN_OR_RETURN(report,
+                             Verify(pool, o.model, [&](double done, double total) { progress.Update(done / total); }));
   }
   if (!lines.empty()) {
     Progress progress("sha256", 1);
@@ -59,10 +57,11 @@ Result<bool> RunVerify(const Options& o) {
     text = ToJsonText(report);
   } else {
     for (const VerifyProblem& p : report.problems) text += Shown(p) + "\n";
-    text += fmt::format("{}: {} tensors, {:.3f} GB{}, {}\n", o.model, report.tensors,
-                        static_cast<double>(report.bytes) * 1e-9,
-                        lines.empty() ? "" : fmt::format(", {} files by sha256", lines.size()),
-                        ok ? "all is well" : fmt::format("{} problem{}", report.problems.size(), report.problems.size() == 1 ? "" : "s"));
+    text += fmt::format(
+        "{}: {} tensors, {:.3f} GB{}, {}\n", o.model, report.tensors, static_cast<double>(report.bytes) * 1e-9,
+        lines.empty() ? "" : fmt::format(", {} files by sha256", lines.size()),
+        ok ? "all is well"
+           : fmt::format("{} problem{}", report.problems.size(), report.problems.size() == 1 ? "" : "s"));
   }
   KESTREL_RETURN_IF_ERROR(WriteOut(text));
   return ok;

@@ -1,7 +1,9 @@
 #include "bench/model_bench.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <set>
 
 #include "bench/median.h"
@@ -17,6 +19,9 @@ namespace {
 // The read roof, to be measured again and again inside one run.
 class ReadRoof {
  public:
+  // Pages that were never written are all one page of zeros, which a cache holds.
+  ReadRoof() { std::memset(buffer_.data(), 1, buffer_.size()); }
+
   // Bytes a second of the best loop over a buffer that no cache holds.
   double Measure(ThreadPool& pool) {
     double best = 0;
@@ -28,7 +33,7 @@ class ReadRoof {
   }
 
  private:
-  AlignedBuffer buffer_{size_t{256} << 20};
+  AlignedBuffer buffer_{size_t{512} << 20};
 };
 
 double Bytes(const PackedMatrix& m) {
@@ -42,7 +47,8 @@ template <class F>
 void Visit(const ModelConfig& c, const LayerWeights& w, int layer, F f, double* trunk, double* expert) {
   double t = 0;
   if (c.is_kda[static_cast<size_t>(layer)]) {
-    for (const PackedMatrix* m : {&w.kda.q, &w.kda.k, &w.kda.v, &w.kda.f_a, &w.kda.f_b, &w.kda.b, &w.kda.g, &w.kda.g_b, &w.kda.o})
+    for (const PackedMatrix* m :
+         {&w.kda.q, &w.kda.k, &w.kda.v, &w.kda.f_a, &w.kda.f_b, &w.kda.b, &w.kda.g, &w.kda.g_b, &w.kda.o})
       t += f(*m);
   } else {
     for (const PackedMatrix* m : {&w.mla.q_a, &w.mla.q, &w.mla.kv_a, &w.mla.g, &w.mla.o}) t += f(*m);
@@ -50,7 +56,8 @@ void Visit(const ModelConfig& c, const LayerWeights& w, int layer, F f, double* 
       for (const PackedMatrix& m : *list) t += f(m);
   }
   if (c.is_moe(layer)) {
-    for (const PackedMatrix* m : {&w.moe.router, &w.moe.latent_down, &w.moe.latent_up, &w.moe.shared.gate, &w.moe.shared.up, &w.moe.shared.down})
+    for (const PackedMatrix* m : {&w.moe.router, &w.moe.latent_down, &w.moe.latent_up, &w.moe.shared.gate,
+                                  &w.moe.shared.up, &w.moe.shared.down})
       t += f(*m);
     const ExpertWeights& e = w.moe.experts[0];
     *expert = f(e.w1) + f(e.w3) + f(e.w2);
@@ -87,7 +94,8 @@ struct MixtureTimer : Probe {
 
 // Several sequences, each with its own prompt read in, that decode in step.
 struct Decoding {
-  Decoding(Context& c, const Model& m, int64_t n) : ctx(c), model(m), logits(static_cast<size_t>(n * m.config().vocab_size)) {
+  Decoding(Context& c, const Model& m, int64_t n)
+      : ctx(c), model(m), logits(static_cast<size_t>(n * m.config().vocab_size)) {
     Rng rng(1);
     states.reserve(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
@@ -119,6 +127,16 @@ struct Decoding {
   std::vector<int32_t> ids, rows;
   std::vector<Segment> segments;
 };
+
+// The most memory this process ever held (Linux: VmHWM); 0 where the system does not say.
+double PeakBytes() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("VmHWM:")) return 1024 * std::strtod(line.c_str() + 6, nullptr);
+  }
+  return 0;
+}
 
 constexpr int kRounds = 7, kSteps = 8;
 
@@ -170,7 +188,8 @@ double PrefillFlops(const Model& model, int64_t n) {
     if (c.is_kda[static_cast<size_t>(i)]) {
       per_token += 6.0 * static_cast<double>(c.kda.heads * c.kda.head_dim * c.kda.head_dim);  // two reads, one update
     } else {
-      const auto pair = static_cast<double>(c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim));
+      const auto pair =
+          static_cast<double>(c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim));
       per_token += 2 * pair * static_cast<double>(n + 1) / 2;
     }
   }
@@ -227,6 +246,22 @@ Result<std::vector<BenchResult>> BenchPrefill(Context& ctx, const Model& model) 
   const double tps = kTokens / Median(times), per_token = PrefillFlops(model, kTokens) / kTokens;
   const double roof = peaks.empty() ? 0 : Median(peaks) / per_token;
   return std::vector<BenchResult>{{"prefill_512", tps, "tokens/s", roof, roof > 0 ? tps / roof : 0}};
+}
+
+Result<BenchResult> BenchPeakMemory(Context& ctx, const Model& model) {
+  constexpr int64_t kTokens = 512, kDecoded = 16;
+  SequenceState state = model.NewState();
+  std::vector<int32_t> ids(kTokens, 1);
+  std::vector<float> logits(static_cast<size_t>(model.config().vocab_size));
+  const Segment prompt{&state, 0, kTokens, Phase::kPrefill}, token{&state, 0, 1, Phase::kDecode};
+  const int32_t last = kTokens - 1, only = 0;
+  KESTREL_RETURN_IF_ERROR(model.Forward(ctx, {ids, {&prompt, 1}, {&last, 1}}, logits.data()));
+  for (int64_t i = 0; i < kDecoded; ++i) {
+    KESTREL_RETURN_IF_ERROR(model.Forward(ctx, {{ids.data(), 1}, {&token, 1}, {&only, 1}}, logits.data()));
+  }
+  const double roof = 1.1 * static_cast<double>(model.weights().resident_bytes()) + static_cast<double>(state.bytes());
+  const double peak = PeakBytes();
+  return BenchResult{"peak_memory", peak / 1e6, "MB", roof / 1e6, peak / roof};
 }
 
 }  // namespace kestrel::bench

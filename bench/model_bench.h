@@ -22,4 +22,8 @@ Result<std::vector<BenchResult>> BenchDecode(Context& ctx, const Model& model);
 // prefill_512 (tokens/s; roof: flops over oneDNN's bfloat16 GEMM).
 Result<std::vector<BenchResult>> BenchPrefill(Context& ctx, const Model& model);
 
+// peak_memory (MB; roof: packed weights plus 10 % plus the state): the most this process ever held, after a prompt of
+// 512 tokens and 16 decoded ones. To be called before anything else takes memory.
+Result<BenchResult> BenchPeakMemory(Context& ctx, const Model& model);
+
 }  // namespace kestrel::bench

@@ -30,7 +30,9 @@ std::string ReadAll(const fs::path& path) {
 
 class Cli : public testing::Test {
  protected:
-  Cli() : dir_(fs::path(testing::TempDir()) / ("kestrel_cli_" + std::to_string(getpid()))) { fs::create_directories(dir_); }
+  Cli() : dir_(fs::path(testing::TempDir()) / ("kestrel_cli_" + std::to_string(getpid()))) {
+    fs::create_directories(dir_);
+  }
   ~Cli() override { fs::remove_all(dir_); }
 
   Outcome Run(const std::string& arguments) const {
@@ -112,7 +114,8 @@ TEST_F(Cli, StatesContinueWhereTheyWereSaved) {
 }
 
 TEST_F(Cli, SamplingIsReproducible) {
-  const std::string run = "generate " + kFixtures + "k3-tiny --ids 1,2 -n 40 --ignore-eos --temperature 1 --top-p 0.95 --json";
+  const std::string run =
+      "generate " + kFixtures + "k3-tiny --ids 1,2 -n 40 --ignore-eos --temperature 1 --top-p 0.95 --json";
   EXPECT_EQ(Json(run + " --seed 4")["ids"], Json(run + " --seed 4 --threads 1")["ids"]);
   EXPECT_NE(Json(run + " --seed 4")["ids"], Json(run + " --seed 5")["ids"]);
 }

@@ -35,7 +35,9 @@ TEST_P(DecodeAllocation, IsZero) {
   std::vector<float> logits(static_cast<size_t>((*model)->config().vocab_size));
   const int32_t id = 7, row = 0;
   const Segment segment{&state, 0, 1, Phase::kDecode};
-  const auto step = [&] { return (*model)->Forward(ctx, {{&id, 1}, {&segment, 1}, {&row, 1}}, logits.data()).has_value(); };
+  const auto step = [&] {
+    return (*model)->Forward(ctx, {{&id, 1}, {&segment, 1}, {&row, 1}}, logits.data()).has_value();
+  };
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(step());
   const long before = allocations.load();
   for (int i = 0; i < 150; ++i) ASSERT_TRUE(step());

@@ -6,5 +6,4 @@ namespace kestrel {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 }  // namespace kestrel
 
-#define KESTREL_CHECK(condition) \
-  ((condition) ? (void)0 : ::kestrel::CheckFailed(__FILE__, __LINE__, #condition))
+#define KESTREL_CHECK(condition) ((condition) ? (void)0 : ::kestrel::CheckFailed(__FILE__, __LINE__, #condition))

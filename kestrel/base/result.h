@@ -43,14 +43,14 @@ tl::unexpected<Error> Err(ErrorCode code, fmt::format_string<Args...> format, Ar
 
 #define KESTREL_CONCAT_(a, b) a##b
 #define KESTREL_CONCAT(a, b) KESTREL_CONCAT_(a, b)
-#define KESTREL_RETURN_IF_ERROR(expr)                                                           \
-  do {                                                                                          \
+#define KESTREL_RETURN_IF_ERROR(expr)                                                                           \
+  do {                                                                                                          \
     if (auto status_ = (expr); !status_) return ::tl::unexpected<::kestrel::Error>(std::move(status_).error()); \
   } while (0)
 #define KESTREL_ASSIGN_OR_RETURN(decl, expr) KESTREL_ASSIGN_OR_RETURN_(KESTREL_CONCAT(result_, __LINE__), decl, expr)
-#define KESTREL_ASSIGN_OR_RETURN_(tmp, decl, expr)                               \
-  auto tmp = (expr);                                                             \
-  if (!tmp) return ::tl::unexpected<::kestrel::Error>(std::move(tmp).error());   \
+#define KESTREL_ASSIGN_OR_RETURN_(tmp, decl, expr)                             \
+  auto tmp = (expr);                                                           \
+  if (!tmp) return ::tl::unexpected<::kestrel::Error>(std::move(tmp).error()); \
   decl = std::move(*tmp)
 
 }  // namespace kestrel

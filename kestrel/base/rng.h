@@ -1,5 +1,5 @@
-// A small counter-free generator (SplitMix64 seeding xoshiro256**, Blackman and Vigna 2018): the same seed gives the same
-// numbers on every machine.
+// A small counter-free generator (SplitMix64 seeding xoshiro256**, Blackman and Vigna 2018): the same seed gives the
+// same numbers on every machine.
 #pragma once
 
 #include <cmath>

@@ -25,8 +25,8 @@ class Group {
   virtual Status Barrier() = 0;
 };
 
-// The layers [begin, end) of member `rank` where `layers` are shared out: contiguous, disjoint, covering, sizes differing
-// by at most one.
+// The layers [begin, end) of member `rank` where `layers` are shared out: contiguous, disjoint, covering, sizes
+// differing by at most one.
 struct Span {
   int begin, end;
 };

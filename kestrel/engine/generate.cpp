@@ -60,7 +60,8 @@ Result<GenerateResult> Generate(Context& ctx, const Model& model, const Tokenize
   if (tokenizer != nullptr) decoder.emplace(*tokenizer);
 
   const double start = NowSeconds();
-  KESTREL_RETURN_IF_ERROR(Prefill(ctx, model, prompt, state, options.max_tokens > 0 ? logits.data() : nullptr, progress));
+  KESTREL_RETURN_IF_ERROR(
+      Prefill(ctx, model, prompt, state, options.max_tokens > 0 ? logits.data() : nullptr, progress));
   const double prefilled = NowSeconds();
   result.prefill_s = prefilled - start;
   for (int64_t i = 0; i < options.max_tokens; ++i) {
@@ -72,7 +73,8 @@ Result<GenerateResult> Generate(Context& ctx, const Model& model, const Tokenize
     if (on_token) on_token(id, text);
     const bool last = end || stop.stopped() || i + 1 == options.max_tokens;
     if (end || stop.stopped()) result.finish_reason = "stop";
-    if (!last || options.feed_last) KESTREL_RETURN_IF_ERROR(Step(ctx, model, id, state, last ? nullptr : logits.data()));
+    if (!last || options.feed_last)
+      KESTREL_RETURN_IF_ERROR(Step(ctx, model, id, state, last ? nullptr : logits.data()));
     if (last) break;
   }
   result.decode_s = NowSeconds() - prefilled;

@@ -6,13 +6,17 @@
 namespace kestrel {
 
 Sampler::Sampler(const SamplingOptions& options, int64_t vocab)
-    : options_(options), rng_(options.seed), candidates_(static_cast<size_t>(vocab)), weights_(static_cast<size_t>(vocab)) {}
+    : options_(options),
+      rng_(options.seed),
+      candidates_(static_cast<size_t>(vocab)),
+      weights_(static_cast<size_t>(vocab)) {}
 
 Result<int32_t> Sampler::Sample(std::span<const float> logits) {
   int32_t best = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (!std::isfinite(logits[i])) {
-      return Err(ErrorCode::kNotFinite, "[engine.sample] logit of token {}: got {}, want a finite number", i, logits[i]);
+      return Err(ErrorCode::kNotFinite, "[engine.sample] logit of token {}: got {}, want a finite number", i,
+                 logits[i]);
     }
     if (logits[i] > logits[static_cast<size_t>(best)]) best = static_cast<int32_t>(i);
   }
@@ -25,7 +29,8 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits) {
   };
   const bool cut = options_.top_k > 0 || options_.top_p < 1 || options_.min_p > 0;
   if (options_.top_k > 0) n = std::min(n, static_cast<size_t>(options_.top_k));
-  if (cut) std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(n), candidates_.end(), before);
+  if (cut)
+    std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(n), candidates_.end(), before);
 
   const double top = logits[static_cast<size_t>(best)];
   double sum = 0;

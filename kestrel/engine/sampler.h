@@ -17,9 +17,9 @@ namespace kestrel {
 
 struct SamplingOptions {
   double temperature = 0;
-  double top_p = 1;   // smallest set of probability at least top_p
-  int top_k = 0;      // 0: off
-  double min_p = 0;   // 0: off
+  double top_p = 1;  // smallest set of probability at least top_p
+  int top_k = 0;     // 0: off
+  double min_p = 0;  // 0: off
   uint64_t seed = 0;
 };
 

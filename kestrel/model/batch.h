@@ -1,6 +1,7 @@
 // What one forward pass works on: rows of several sequences at once.
 //
-//   Batch batch{.ids = ids, .segments = {{&a, 0, 7, Phase::kPrefill}, {&b, 7, 1, Phase::kDecode}}, .logit_rows = {6, 7}};
+//   Batch batch{.ids = ids, .segments = {{&a, 0, 7, Phase::kPrefill}, {&b, 7, 1, Phase::kDecode}}, .logit_rows = {6,
+//   7}};
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 namespace kestrel {
 
 // How MLA attends: kPrefill expands keys and values from the latents, kDecode absorbs them. Both compute the same
-// function, but round differently, so the phase is the caller's word and not guessed from the number of rows: a prompt's
-// row has the same bits in any chunk size, a decoded row in any batch.
+// function, but round differently, so the phase is the caller's word and not guessed from the number of rows: a
+// prompt's row has the same bits in any chunk size, a decoded row in any batch.
 enum class Phase { kPrefill, kDecode };
 
 // Consecutive rows of the batch that belong to one sequence and follow its state's position.
@@ -33,9 +34,10 @@ struct Batch {
 class Probe {
  public:
   virtual ~Probe() = default;
-  virtual void OnRows(int layer, const char* what, const float* x, int64_t rows, int64_t width) = 0;  // mixer, ffn, partial
+  virtual void OnRows(int layer, const char* what, const float* x, int64_t rows,
+                      int64_t width) = 0;              // mixer, ffn, partial
   virtual void OnMixture(bool begin) { (void)begin; }  // around each read over depth, for timing
-  virtual void OnExperts(int layer, const int32_t* ids, int64_t rows, int64_t k) = 0;                 // best first
+  virtual void OnExperts(int layer, const int32_t* ids, int64_t rows, int64_t k) = 0;  // best first
 };
 
 }  // namespace kestrel

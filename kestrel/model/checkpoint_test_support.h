@@ -45,16 +45,16 @@ inline ModelConfig Config(std::string_view preset, std::initializer_list<const c
 class FolderTest : public testing::Test {
  protected:
   FolderTest()
-      : dir_(fs::path(testing::TempDir()) /
-             ("kestrel_model_" + std::to_string(getpid()) + "_" +
-              testing::UnitTest::GetInstance()->current_test_info()->name())) {
+      : dir_(fs::path(testing::TempDir()) / ("kestrel_model_" + std::to_string(getpid()) + "_" +
+                                             testing::UnitTest::GetInstance()->current_test_info()->name())) {
     fs::remove_all(dir_);
     fs::create_directories(dir_);
   }
   ~FolderTest() override { fs::remove_all(dir_); }
   std::string Path(const std::string& name) const { return (dir_ / name).string(); }
 
-  std::string Make(const std::string& name, const ModelConfig& config, uint64_t seed = 0, uint64_t shard = kShardBytes) {
+  std::string Make(const std::string& name, const ModelConfig& config, uint64_t seed = 0,
+                   uint64_t shard = kShardBytes) {
     const Status status = InitCheckpoint(pool_, Path(name), config, seed, {}, shard);
     EXPECT_TRUE(status) << status.error().message;
     return Path(name);

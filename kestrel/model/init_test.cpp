@@ -51,9 +51,10 @@ void ExpectNormal(const std::vector<double>& x, double stddev) {
 
 TEST_F(Init, EveryPresetShapeLoadsByCheckTensors) {
   const ModelConfig configs[] = {
-      test::Config("micro"), test::Config("micro", {"experts_type=bf16", "tied=true", "latent=0", "block=0", "q_rank=0"}),
-      test::Config("linear-mid", {"layers=5", "hidden=64", "heads=2", "head_dim=32", "rope=16", "kv_rank=32", "dense=128",
-                                  "experts=8", "topk=2", "expert=32", "vocab=512"})};
+      test::Config("micro"),
+      test::Config("micro", {"experts_type=bf16", "tied=true", "latent=0", "block=0", "q_rank=0"}),
+      test::Config("linear-mid", {"layers=5", "hidden=64", "heads=2", "head_dim=32", "rope=16", "kv_rank=32",
+                                  "dense=128", "experts=8", "topk=2", "expert=32", "vocab=512"})};
   int number = 0;
   for (const ModelConfig& config : configs) {
     const std::string folder = Make("m" + std::to_string(number++), config);
@@ -80,7 +81,8 @@ TEST_F(Init, ValuesAreTheInitialOnes) {
   for (const double x : Values(*checkpoint, p + "A_log")) EXPECT_EQ(x, 0);
   for (const double x : Values(*checkpoint, "language_model.model.norm.weight")) EXPECT_EQ(x, 1);
   for (const double x : Values(*checkpoint, "language_model.model.layers.0.mlp_res_proj.weight")) EXPECT_EQ(x, 0);
-  for (const double x : Values(*checkpoint, "language_model.model.layers.1.block_sparse_moe.gate.e_score_correction_bias")) {
+  for (const double x :
+       Values(*checkpoint, "language_model.model.layers.1.block_sparse_moe.gate.e_score_correction_bias")) {
     EXPECT_EQ(x, 0);
   }
   double low = 1, high = 0;
@@ -106,7 +108,8 @@ TEST_F(Init, SameSeedSameBytesAtAnyThreadCount) {
   ASSERT_TRUE(InitCheckpoint(three, Path("three"), config, 7, {}));
   ASSERT_TRUE(InitCheckpoint(three, Path("other"), config, 8, {}));
   EXPECT_TRUE(test::FolderBytes(Path("one")) == test::FolderBytes(Path("three")));
-  EXPECT_FALSE(test::ReadAll(Path("one") + "/model.safetensors") == test::ReadAll(Path("other") + "/model.safetensors"));
+  EXPECT_FALSE(test::ReadAll(Path("one") + "/model.safetensors") ==
+               test::ReadAll(Path("other") + "/model.safetensors"));
 }
 
 TEST_F(Init, Mxfp4ExpertsAreTheQuantizedBfloat16Ones) {

@@ -54,7 +54,8 @@ Status Model::Forward(Context& ctx, const Batch& batch, float* logits, Probe* pr
 
   BlockBank bank(pass, config_.pushes());
   Embed(pass, *weights_, bank.embedding());
-  for (pass.layer = 0; pass.layer < config_.num_hidden_layers; ++pass.layer) Block(pass, weights_->layer(pass.layer), bank);
+  for (pass.layer = 0; pass.layer < config_.num_hidden_layers; ++pass.layer)
+    Block(pass, weights_->layer(pass.layer), bank);
   for (const Segment& s : batch.segments) s.state->Advance(s.rows);
 
   const auto wanted = static_cast<int64_t>(batch.logit_rows.size());

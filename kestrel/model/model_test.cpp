@@ -36,10 +36,13 @@ struct Rig {
   Context ctx;
 };
 
-std::unique_ptr<Model> Load(Rig& rig, const std::string& name) { return Take(Model::Load(rig.ctx, kFixtures + name, {})); }
+std::unique_ptr<Model> Load(Rig& rig, const std::string& name) {
+  return Take(Model::Load(rig.ctx, kFixtures + name, {}));
+}
 
 struct Golden {
-  explicit Golden(const std::string& name) : file(Take(SafetensorsFile::Open(kFixtures + name + ".golden.safetensors"))) {}
+  explicit Golden(const std::string& name)
+      : file(Take(SafetensorsFile::Open(kFixtures + name + ".golden.safetensors"))) {}
   std::vector<float> Floats(const std::string& name) const {
     const TensorView v = file.View(*file.Find(name));
     std::vector<float> out(static_cast<size_t>(v.elements()));
@@ -73,8 +76,9 @@ struct Recorder : Probe {
 };
 
 // Logits of every row; the prompt is cut into the given chunk sizes, repeated.
-std::vector<float> Logits(Rig& rig, const Model& model, std::span<const int32_t> ids, const std::vector<int64_t>& chunks,
-                          Probe* probe = nullptr, Phase phase = Phase::kPrefill, SequenceState* carried = nullptr) {
+std::vector<float> Logits(Rig& rig, const Model& model, std::span<const int32_t> ids,
+                          const std::vector<int64_t>& chunks, Probe* probe = nullptr, Phase phase = Phase::kPrefill,
+                          SequenceState* carried = nullptr) {
   SequenceState own = model.NewState();
   SequenceState& state = carried != nullptr ? *carried : own;
   const int64_t vocab = model.config().vocab_size;
@@ -223,14 +227,16 @@ TEST_P(GoldenTest, AMixedBatchGivesEachSequenceItsOwnBits) {
   std::vector<float> got_a, got_b, got_c;
   size_t at_a = 0, at_b = 0;
   for (size_t step = 0; step < 10; ++step) {
-    const size_t na = std::min<size_t>(3 + step, a.size() - at_a), nb = std::min<size_t>(step % 2 == 0 ? 7 : 0, b.size() - at_b);
+    const size_t na = std::min<size_t>(3 + step, a.size() - at_a),
+                 nb = std::min<size_t>(step % 2 == 0 ? 7 : 0, b.size() - at_b);
     std::vector<int32_t> ids(a.begin() + static_cast<int64_t>(at_a), a.begin() + static_cast<int64_t>(at_a + na));
     ids.push_back(c[20 + step]);
     ids.insert(ids.end(), b.begin() + static_cast<int64_t>(at_b), b.begin() + static_cast<int64_t>(at_b + nb));
     std::vector<int32_t> rows(ids.size());
     for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
     const auto n = static_cast<int64_t>(na);
-    const Segment segments[] = {{&sa, 0, n, Phase::kPrefill}, {&sc, n, 1, Phase::kDecode},
+    const Segment segments[] = {{&sa, 0, n, Phase::kPrefill},
+                                {&sc, n, 1, Phase::kDecode},
                                 {&sb, n + 1, static_cast<int64_t>(nb), Phase::kPrefill}};
     std::vector<float> out(ids.size() * vocab);
     ASSERT_TRUE(model->Forward(rig.ctx, {ids, segments, rows}, out.data()));

@@ -61,9 +61,9 @@ TEST(Presets, LayersAreThreeToOneWithALastMla) {
 
 TEST(Presets, SettingsReachTheirFields) {
   ModelConfig c = *PresetConfig("micro");
-  for (const char* s : {"hidden=96", "heads=3", "head_dim=16", "rope=8", "q_rank=0", "kv_rank=48", "dense=80", "dense_layers=2",
-                        "experts=12", "topk=3", "shared=1", "expert=64", "latent=0", "vocab=1024", "block=0", "context=777",
-                        "experts_type=bf16", "tied=true", "scaling=2.5"}) {
+  for (const char* s : {"hidden=96", "heads=3", "head_dim=16", "rope=8", "q_rank=0", "kv_rank=48", "dense=80",
+                        "dense_layers=2", "experts=12", "topk=3", "shared=1", "expert=64", "latent=0", "vocab=1024",
+                        "block=0", "context=777", "experts_type=bf16", "tied=true", "scaling=2.5"}) {
     EXPECT_TRUE(ApplySetting(c, s)) << s;
   }
   EXPECT_EQ(c.hidden_size, 96);
@@ -104,8 +104,9 @@ TEST(Presets, RefusesWhatItDoesNotKnow) {
   const Status key = ApplySetting(c, "depth=5");
   ASSERT_FALSE(key);
   EXPECT_NE(key.error().message.find("layers, hidden"), std::string::npos) << "lists the keys";
-  for (const char* s : {"", "layers", "layers=", "layers=0", "layers=-1", "layers=5x", "layers= 5", "layers=99999999999999999999",
-                        "vocab=256", "experts_type=fp8", "tied=yes", "scaling=nan", "scaling=0", "scaling=1e9", "=5"}) {
+  for (const char* s :
+       {"", "layers", "layers=", "layers=0", "layers=-1", "layers=5x", "layers= 5", "layers=99999999999999999999",
+        "vocab=256", "experts_type=fp8", "tied=yes", "scaling=nan", "scaling=0", "scaling=1e9", "=5"}) {
     const Status status = ApplySetting(c, s);
     EXPECT_FALSE(status) << s;
     if (!status) {

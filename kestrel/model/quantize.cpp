@@ -46,7 +46,7 @@ Status CheckQuantizable(const ModelConfig& c, const std::string& in) {
 struct Part {
   const TensorEntry* source;
   TensorView view;
-  size_t target;       // of `Plan::entries`; of an expert the codes, its scales are the next
+  size_t target;  // of `Plan::entries`; of an expert the codes, its scales are the next
   bool expert;
   int64_t begin, end;  // elements of an expert, bytes of anything else
 };
@@ -173,9 +173,8 @@ Result<QuantizeReport> QuantizeExperts(ThreadPool& pool, const std::string& in, 
   KESTREL_RETURN_IF_ERROR(WriteConfig(in, config, folder));
   KESTREL_RETURN_IF_ERROR(CopySideFiles(in, folder));
   const Plan plan = MakePlan(config, checkpoint);
-  KESTREL_ASSIGN_OR_RETURN(
-      ShardedWriter writer,
-      ShardedWriter::Create(folder.temporary(), plan.entries, checkpoint.shards()[0].metadata(), shard_bytes));
+  KESTREL_ASSIGN_OR_RETURN(ShardedWriter writer, ShardedWriter::Create(folder.temporary(), plan.entries,
+                                                                       checkpoint.shards()[0].metadata(), shard_bytes));
 
   std::vector<Scratch> scratch(static_cast<size_t>(pool.size()));
   std::vector<Squares> squares(plan.parts.size());  // by part and summed in order, so that threads do not show

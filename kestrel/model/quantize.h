@@ -1,6 +1,6 @@
 // The routed experts of a checkpoint from BF16 or F32 to MXFP4, per group of 32 by the better of the two neighbouring
-// exponents (spec 05). Everything else is copied byte for byte: other tensors, tokenizer files, every key of config.json,
-// which gains quantization_config. Streams: memory does not grow with the model.
+// exponents (spec 05). Everything else is copied byte for byte: other tensors, tokenizer files, every key of
+// config.json, which gains quantization_config. Streams: memory does not grow with the model.
 //
 //   KESTREL_ASSIGN_OR_RETURN(const QuantizeReport report, QuantizeExperts(pool, "nano", "nano-mxfp4", {}));
 #pragma once

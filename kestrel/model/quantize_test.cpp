@@ -38,7 +38,8 @@ TEST(Mxfp4Fast, AgreesWithTheSlowVersion) {
     // From denormals to the largest floats; a third of the rounds on a grid of quarters, where ties are.
     const int shift = static_cast<int>(rng.Below(270)) - 145;
     for (float& v : x) {
-      v = round % 3 == 0 ? static_cast<float>(static_cast<int>(rng.Below(65)) - 32) / 4 : static_cast<float>(rng.Normal());
+      v = round % 3 == 0 ? static_cast<float>(static_cast<int>(rng.Below(65)) - 32) / 4
+                         : static_cast<float>(rng.Normal());
       v = std::clamp(std::ldexp(v, shift), -3e38f, 3e38f);
       if (rng.Below(9) == 0) v = 0;
     }
@@ -138,8 +139,8 @@ TEST_F(Quantize, KeepsTheUsersConfigAndTokenizer) {
 
 TEST_F(Quantize, FlatConfigsAndShardsAndThreadCounts) {
   const ModelConfig config =
-      test::Config("linear-mid", {"layers=5", "hidden=64", "heads=2", "head_dim=32", "rope=16", "kv_rank=32", "dense=128",
-                                  "experts=8", "topk=2", "expert=32", "vocab=512"});
+      test::Config("linear-mid", {"layers=5", "hidden=64", "heads=2", "head_dim=32", "rope=16", "kv_rank=32",
+                                  "dense=128", "experts=8", "topk=2", "expert=32", "vocab=512"});
   const std::string in = Make("in", config, 3, 200'000);
   ThreadPool one(1), three(3);
   const auto a = QuantizeExperts(one, in, Path("one"), {}, 150'000);
@@ -157,7 +158,8 @@ TEST_F(Quantize, RefusesWhatCannotBeQuantized) {
     ASSERT_FALSE(report) << word;
     EXPECT_NE(report.error().message.find(word), std::string::npos) << report.error().message;
     EXPECT_FALSE(test::fs::exists(dir_ / "out"));
-    for (const auto& e : test::fs::directory_iterator(dir_)) EXPECT_EQ(e.path().string().find(".tmp"), std::string::npos);
+    for (const auto& e : test::fs::directory_iterator(dir_))
+      EXPECT_EQ(e.path().string().find(".tmp"), std::string::npos);
   };
   expect_refusal(Make("packed", test::Config("micro")), "MXFP4 already");
   expect_refusal(Make("narrow", test::Config("micro", {"experts_type=bf16", "expert=40"})), "multiple of 32");

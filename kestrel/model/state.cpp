@@ -15,7 +15,8 @@ StateLayout::StateLayout(const ModelConfig& config, MatMulMode mode, uint64_t mo
       max_positions(config.max_position_embeddings),
       fingerprint(model_fingerprint * 2 + (mode == MatMulMode::kBf16 ? 1 : 0)) {
   const auto align = [](size_t n) { return (n + 63) & ~size_t{63}; };
-  const size_t tail = align(static_cast<size_t>(config.kda.conv_width - 1) * config.kda.heads * config.kda.head_dim * 4);
+  const size_t tail =
+      align(static_cast<size_t>(config.kda.conv_width - 1) * config.kda.heads * config.kda.head_dim * 4);
   for (int i = 0; i < config.num_hidden_layers; ++i) {
     Layer layer;
     layer.kda = config.is_kda[static_cast<size_t>(i)];
@@ -31,7 +32,8 @@ StateLayout::StateLayout(const ModelConfig& config, MatMulMode mode, uint64_t mo
     }
     layers.push_back(layer);
   }
-  page_bytes = static_cast<size_t>(kMlaPageTokens) * (config.kv_lora_rank + config.qk_rope_head_dim) * (bf16_latent ? 2 : 4);
+  page_bytes =
+      static_cast<size_t>(kMlaPageTokens) * (config.kv_lora_rank + config.qk_rope_head_dim) * (bf16_latent ? 2 : 4);
 }
 
 AlignedBuffer PagePool::Take() {
@@ -70,8 +72,9 @@ size_t SequenceState::bytes() const { return layout_->fixed_bytes + groups_.size
 
 Status SequenceState::Reserve(int64_t positions) {
   if (positions > layout_->max_positions) {
-    return Err(ErrorCode::kOutOfRange, "[model.state] context: got {} positions, want at most {} (max_position_embeddings)",
-               positions, layout_->max_positions);
+    return Err(ErrorCode::kOutOfRange,
+               "[model.state] context: got {} positions, want at most {} (max_position_embeddings)", positions,
+               layout_->max_positions);
   }
   const auto pages = static_cast<size_t>((positions + kMlaPageTokens - 1) / kMlaPageTokens);
   if (layout_->mla_layers == 0 || groups_.size() >= pages) return {};
@@ -127,9 +130,11 @@ Result<SequenceState> SequenceState::Load(const std::string& path, std::shared_p
                                           std::shared_ptr<PagePool> pool) {
   KESTREL_ASSIGN_OR_RETURN(const StateFile file, StateFile::Read(path));
   if (file.fingerprint() != layout->fingerprint) {
-    return Err(ErrorCode::kMismatch,
-               "[model.state] {}: model fingerprint, got {:016x}, want {:016x}; the state was saved by another model or "
-               "another --matmul mode", path, file.fingerprint(), layout->fingerprint);
+    return Err(
+        ErrorCode::kMismatch,
+        "[model.state] {}: model fingerprint, got {:016x}, want {:016x}; the state was saved by another model or "
+        "another --matmul mode",
+        path, file.fingerprint(), layout->fingerprint);
   }
   SequenceState state(layout, std::move(pool));
   const size_t row = layout->page_bytes / kMlaPageTokens;
@@ -144,14 +149,16 @@ Result<SequenceState> SequenceState::Load(const std::string& path, std::shared_p
   };
   int64_t position = 0;
   KESTREL_RETURN_IF_ERROR(read("position", &position, sizeof position));
-  if (position < 0) return Err(ErrorCode::kCorrupt, "[model.state] {}: position, got {}, want 0 or more", path, position);
+  if (position < 0)
+    return Err(ErrorCode::kCorrupt, "[model.state] {}: position, got {}, want 0 or more", path, position);
   KESTREL_RETURN_IF_ERROR(state.Reserve(position));
   KESTREL_RETURN_IF_ERROR(read("kda", state.fixed_.data(), state.fixed_.size()));
   for (size_t m = 0; m < state.pages_.size(); ++m) {
     for (int64_t p = 0; p * kMlaPageTokens < position; ++p) {
       const auto tokens = static_cast<size_t>(std::min<int64_t>(kMlaPageTokens, position - p * kMlaPageTokens));
       KESTREL_RETURN_IF_ERROR(read(fmt::format("latent.{}.{}", m, p),
-                                   state.groups_[static_cast<size_t>(p)].data() + m * layout->page_bytes, tokens * row));
+                                   state.groups_[static_cast<size_t>(p)].data() + m * layout->page_bytes,
+                                   tokens * row));
     }
   }
   state.position_ = position;

@@ -31,12 +31,12 @@ struct StateLayout {
     int mla_index = 0;
   };
   std::vector<Layer> layers;
-  size_t fixed_bytes = 0;      // all KDA states and tails
-  size_t page_bytes = 0;       // one page of one MLA layer: 64 * (rank + rope) * element size
+  size_t fixed_bytes = 0;  // all KDA states and tails
+  size_t page_bytes = 0;   // one page of one MLA layer: 64 * (rank + rope) * element size
   int mla_layers = 0;
-  bool bf16_latent = true;     // the latent is only ever a matmul input, so it is stored in the matmul's input type
+  bool bf16_latent = true;  // the latent is only ever a matmul input, so it is stored in the matmul's input type
   int64_t max_positions = 0;
-  uint64_t fingerprint = 0;    // of the model and the mode
+  uint64_t fingerprint = 0;  // of the model and the mode
 
   size_t group_bytes() const { return page_bytes * static_cast<size_t>(mla_layers); }
 };
@@ -93,8 +93,8 @@ class SequenceState {
   std::shared_ptr<const StateLayout> layout_;
   std::shared_ptr<PagePool> pool_;
   AlignedBuffer fixed_;
-  std::vector<AlignedBuffer> groups_;                // [pages]
-  std::vector<std::vector<const void*>> pages_;      // [mla layer][page]
+  std::vector<AlignedBuffer> groups_;            // [pages]
+  std::vector<std::vector<const void*>> pages_;  // [mla layer][page]
   int64_t position_ = 0;
 };
 

@@ -64,7 +64,8 @@ TEST_F(VerifyFolder, LargeFiniteValuesAreFine) {
 
 TEST_F(VerifyFolder, ATruncatedShardIsAProblemAndTheOthersAreStillRead) {
   const std::string folder = Make("m", test::Config("micro"), 0, 200'000);
-  const std::string first = folder + "/model-00001-of-000004.safetensors", second = folder + "/model-00002-of-000004.safetensors";
+  const std::string first = folder + "/model-00001-of-000004.safetensors",
+                    second = folder + "/model-00002-of-000004.safetensors";
   const size_t tensors = SafetensorsFile::Open(first)->tensors().size();
   test::fs::resize_file(second, test::fs::file_size(second) - 1);
   test::Overwrite(first, test::PlaceInFile(first, "language_model.model.embed_tokens.weight"), "\xc0\x7f");
@@ -86,16 +87,19 @@ TEST_F(VerifyFolder, EveryOtherDamage) {
     for (const VerifyProblem& p : report->problems) EXPECT_EQ(p.what.find('\n'), std::string::npos);
     return All(*report);
   };
-  EXPECT_NE(problems("config", [](auto& f) { test::fs::remove(f + "/config.json"); }).find("config.json"), std::string::npos);
-  EXPECT_NE(problems("gone", [](auto& f) { test::fs::remove(Checkpoint::Open(f)->shards()[1].path()); }).find("missing"),
+  EXPECT_NE(problems("config", [](auto& f) { test::fs::remove(f + "/config.json"); }).find("config.json"),
             std::string::npos);
+  EXPECT_NE(
+      problems("gone", [](auto& f) { test::fs::remove(Checkpoint::Open(f)->shards()[1].path()); }).find("missing"),
+      std::string::npos);
   EXPECT_NE(problems("index", [](auto& f) { test::WriteAll(f + "/model.safetensors.index.json", "{}"); }).find("index"),
             std::string::npos);
-  EXPECT_NE(problems("empty", [](auto& f) { test::WriteAll(Checkpoint::Open(f)->shards()[0].path(), ""); }).find("size"),
-            std::string::npos);
-  EXPECT_NE(problems("mismatch", [](auto& f) {
-              test::WriteAll(f + "/config.json", ToJson(test::Config("micro", {"hidden=32"})));
-            }).find("shape"),
+  EXPECT_NE(
+      problems("empty", [](auto& f) { test::WriteAll(Checkpoint::Open(f)->shards()[0].path(), ""); }).find("size"),
+      std::string::npos);
+  EXPECT_NE(problems("mismatch",
+                     [](auto& f) { test::WriteAll(f + "/config.json", ToJson(test::Config("micro", {"hidden=32"}))); })
+                .find("shape"),
             std::string::npos);
 }
 

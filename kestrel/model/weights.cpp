@@ -112,8 +112,7 @@ class WeightBinder {
     if (!checkpoint_.Contains(name)) return Mxfp4(stem);
     const TensorView view = checkpoint_.View(name);
     const bool f32 = view.dtype == Dtype::kF32;
-    const PackedMatrix m =
-        Place(f32 || widen ? WeightType::kF32 : WeightType::kBf16, view.shape[0], view.shape[1]);
+    const PackedMatrix m = Place(f32 || widen ? WeightType::kF32 : WeightType::kBf16, view.shape[0], view.shape[1]);
     AddTasks({f32 ? Task::kPackF32 : widen ? Task::kPackWidened : Task::kPackBf16, view, {}, m});
     return m;
   }
@@ -170,7 +169,8 @@ class WeightBinder {
     return w;
   }
 
-  // One number per head; the release pads the tensor with zeros past the heads (CheckTensors has seen that it is zeros).
+  // One number per head; the release pads the tensor with zeros past the heads (CheckTensors has seen that it is
+  // zeros).
   const float* DecayRates(const std::string& name) {
     const TensorView view = View(name);
     const int64_t heads = config_.kda.heads;
@@ -314,8 +314,8 @@ class WeightBinder {
         PackBf16(reinterpret_cast<const bf16*>(source + t.row0 * cols * 2), rows, cols, t.begin, t.end, out);
         break;
       case Task::kPackMxfp4:
-        PackMxfp4(reinterpret_cast<const uint8_t*>(source), reinterpret_cast<const uint8_t*>(t.scale.bytes.data()), rows,
-                  cols, t.begin, t.end, out);
+        PackMxfp4(reinterpret_cast<const uint8_t*>(source), reinterpret_cast<const uint8_t*>(t.scale.bytes.data()),
+                  rows, cols, t.begin, t.end, out);
         break;
       case Task::kPackTransposed:
         PackTransposed(t, out);
@@ -367,7 +367,9 @@ class WeightBinder {
     for (const Task& t : tasks_) {
       const auto bytes = t.source.bytes;
       const size_t n = std::min<size_t>(32, bytes.size());
-      if (t.begin == 0) hash = Fnv1a(hash, bytes.data() + bytes.size() / 2 / 64 * 64, std::min(n, bytes.size() - bytes.size() / 2 / 64 * 64));
+      if (t.begin == 0)
+        hash = Fnv1a(hash, bytes.data() + bytes.size() / 2 / 64 * 64,
+                     std::min(n, bytes.size() - bytes.size() / 2 / 64 * 64));
     }
     return hash;
   }

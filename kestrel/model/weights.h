@@ -28,15 +28,15 @@ struct ResidualWeights {
 };
 
 struct KdaWeights {
-  PackedMatrix q, k, v;                                            // [H*d, D]
+  PackedMatrix q, k, v;                                                 // [H*d, D]
   const float *conv_q = nullptr, *conv_k = nullptr, *conv_v = nullptr;  // [width, H*d], transposed from the file
-  PackedMatrix f_a, f_b;                                           // [d, D], [H*d, d]: decay gate
-  const float* dt_bias = nullptr;                                  // [H*d]
-  const float* a = nullptr;                                        // [H] = exp(A_log)
-  PackedMatrix b;                                                  // [H, D]: beta
-  PackedMatrix g, g_b;                                             // full rank: g [H*d, D]; else g [d, D], g_b [H*d, d]
-  const float* o_norm = nullptr;                                   // [d]
-  PackedMatrix o;                                                  // [D, H*d]
+  PackedMatrix f_a, f_b;                                                // [d, D], [H*d, d]: decay gate
+  const float* dt_bias = nullptr;                                       // [H*d]
+  const float* a = nullptr;                                             // [H] = exp(A_log)
+  PackedMatrix b;                                                       // [H, D]: beta
+  PackedMatrix g, g_b;            // full rank: g [H*d, D]; else g [d, D], g_b [H*d, d]
+  const float* o_norm = nullptr;  // [d]
+  PackedMatrix o;                 // [D, H*d]
 };
 
 struct MlaWeights {

@@ -18,7 +18,8 @@ class LocalGroup : public Group {
     return {};
   }
   Status Broadcast(std::span<std::byte>, int root) override {
-    if (root != 0) return Err(ErrorCode::kInvalidArgument, "[comm.broadcast] root: got {}, want 0 in a group of one", root);
+    if (root != 0)
+      return Err(ErrorCode::kInvalidArgument, "[comm.broadcast] root: got {}, want 0 in a group of one", root);
     return {};
   }
   Status Barrier() override { return {}; }

@@ -63,8 +63,13 @@ void KdaLayer(const Pass& pass, const KdaWeights& w, const float* x, float* y) {
   }
   MatMul(ctx, std::span(second).first(c.full_rank_gate ? 1 : 2));
 
-  const KdaInputs inputs = {Convolve(pass, 0, q, w.conv_q, width), Convolve(pass, 1, k, w.conv_k, width),
-                            Convolve(pass, 2, v, w.conv_v, width), z, beta, w.dt_bias, w.a};
+  const KdaInputs inputs = {Convolve(pass, 0, q, w.conv_q, width),
+                            Convolve(pass, 1, k, w.conv_k, width),
+                            Convolve(pass, 2, v, w.conv_v, width),
+                            z,
+                            beta,
+                            w.dt_bias,
+                            w.a};
   float* o = pass.Rows(width);
   Context scan = ctx;
   scan.matmul = KdaMode(pass.config, ctx.matmul);

@@ -49,7 +49,8 @@ PhaseRows Select(const Pass& pass, Phase phase) {
   size_t kept = 0;
   for (const Segment& s : pass.batch.segments) {
     if (s.phase != phase || s.rows == 0) continue;
-    segments[kept++] = {{s.state->pages(pass.layer), s.state->layout().bf16_latent}, out.count, s.rows, s.state->position()};
+    segments[kept++] = {
+        {s.state->pages(pass.layer), s.state->layout().bf16_latent}, out.count, s.rows, s.state->position()};
     for (int64_t i = 0; i < s.rows; ++i) out.rows[out.count++] = static_cast<int32_t>(s.first_row + i);
   }
   out.segments = {segments, kept};
