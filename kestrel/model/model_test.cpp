@@ -303,7 +303,7 @@ TEST_P(GoldenTest, UnusedPlacesAreNeverRead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenTest, testing::Values("k3-tiny", "linear-tiny"),
-                         [](const auto& info) { return std::string(info.param) == "k3-tiny" ? "K3" : "Linear"; });
+                         [](const auto& spec) { return std::string(spec.param) == "k3-tiny" ? "K3" : "Linear"; });
 
 TEST(Model, NanInOneSequenceStaysThere) {  // K15
   Rig rig(MatMulMode::kBf16);

@@ -3,9 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "kestrel/base/check.h"
 #include "kestrel/base/float_types.h"
@@ -17,10 +17,12 @@ namespace {
 // A packing task is about a megabyte: small enough to balance threads, large enough to amortise a hand-out.
 constexpr int64_t kTaskBytes = int64_t{1} << 20;
 
-void DropMappedPages(const std::byte* begin, size_t bytes) {
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + 4095) & ~uintptr_t{4095};
-  const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) & ~uintptr_t{4095};
-  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+// Takes pages of the mapped file out of the resident set. Pages at the edges go too: a mapping is whole pages, and a
+// neighbour that still needs one reads it again.
+void DropMappedPages(std::span<const std::byte> bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(bytes.data()) & ~uintptr_t{4095};
+  const auto last = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size() + 4095) & ~uintptr_t{4095};
+  if (!bytes.empty()) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 uint64_t Fnv1a(uint64_t hash, const void* data, size_t bytes) {
@@ -205,7 +207,7 @@ class WeightBinder {
     w.kv_b_is_bf16 = bf;
     PackedMatrix raw{bf ? WeightType::kBf16 : WeightType::kF32, view.shape[0], rank, Take(view.bytes.size())};
     w.kv_b = raw.data;
-    if (!measuring()) tasks_.push_back({Task::kCopy, view, {}, raw});
+    AddTasks({Task::kCopy, view, {}, raw});
     for (int h = 0; h < config_.num_attention_heads; ++h) {
       const int64_t row = h * (nope + v_dim);
       // The key half is widened to a float32 matrix where the file has float32.
@@ -281,18 +283,29 @@ class WeightBinder {
     PackedMatrix raw{out_.embedding_is_bf16 ? WeightType::kBf16 : WeightType::kF32, view.shape[0], view.shape[1],
                      Take(view.bytes.size())};
     out_.embedding = raw.data;
-    if (!measuring()) tasks_.push_back({Task::kCopy, view, {}, raw});
+    AddTasks({Task::kCopy, view, {}, raw});
   }
 
   void Pack(Context& ctx, const ModelWeights::ProgressFn& progress) {
-    std::atomic<int64_t> done{0};
-    // In slices, so that progress is reported from the calling thread.
+    // In slices, so that progress is reported from the calling thread and little of the file is resident at once.
     const auto total = static_cast<int64_t>(tasks_.size());
-    constexpr int64_t kSlice = 256;
+    constexpr int64_t kSlice = 64;
     for (int64_t first = 0; first < total; first += kSlice) {
       const int64_t n = std::min(kSlice, total - first);
       ctx.pool.Run(n, [&](int64_t i, int) { RunTask(tasks_[static_cast<size_t>(first + i)]); });
+      DropSources({tasks_.data() + first, static_cast<size_t>(n)});
       if (progress) progress(static_cast<double>(first + n), static_cast<double>(total));
+    }
+    DropSources(tasks_);  // what a page fault mapped beside the page it was for
+  }
+
+  static void DropSources(std::span<const Task> tasks) {
+    const std::byte* last = nullptr;  // tasks of one tensor follow each other
+    for (const Task& t : tasks) {
+      if (t.source.bytes.data() == last) continue;
+      last = t.source.bytes.data();
+      DropMappedPages(t.source.bytes);
+      DropMappedPages(t.scale.bytes);
     }
   }
 
@@ -302,7 +315,7 @@ class WeightBinder {
     const int64_t rows = t.target.rows, cols = t.target.cols;
     switch (t.kind) {
       case Task::kCopy:
-        std::memcpy(out, source, t.source.bytes.size());
+        CopyRows(t, out);
         break;
       case Task::kPackF32:
         PackF32(reinterpret_cast<const float*>(source + t.row0 * cols * 4), rows, cols, t.begin, t.end, out);
@@ -321,16 +334,13 @@ class WeightBinder {
         PackTransposed(t, out);
         break;
     }
-    // Keep the mapped file out of the resident set: its pages are read once.
-    const int64_t all = PackBlocks(rows);
-    const size_t bytes = t.source.bytes.size();
-    if (t.kind == Task::kCopy) {
-      DropMappedPages(source, bytes);
-    } else if (t.row0 == 0 && t.source.shape[0] == rows) {
-      const size_t per_block = bytes / static_cast<size_t>(all);
-      DropMappedPages(source + static_cast<size_t>(t.begin) * per_block,
-                      static_cast<size_t>(t.end - t.begin) * per_block);
-    }
+  }
+
+  static void CopyRows(const Task& t, std::byte* out) {
+    const size_t row_bytes = static_cast<size_t>(t.target.cols) * SizeOf(t.source.dtype);
+    const auto first = static_cast<size_t>(t.begin * kPackBlock) * row_bytes;
+    const auto last = static_cast<size_t>(std::min(t.target.rows, t.end * kPackBlock)) * row_bytes;
+    std::memcpy(out + first, t.source.bytes.data() + first, last - first);
   }
 
   // A key row of the file has R columns, which are the target's outputs.
@@ -365,11 +375,10 @@ class WeightBinder {
     const std::string json = ToJson(config_);
     uint64_t hash = Fnv1a(0xcbf29ce484222325u, json.data(), json.size());
     for (const Task& t : tasks_) {
-      const auto bytes = t.source.bytes;
-      const size_t n = std::min<size_t>(32, bytes.size());
-      if (t.begin == 0)
-        hash = Fnv1a(hash, bytes.data() + bytes.size() / 2 / 64 * 64,
-                     std::min(n, bytes.size() - bytes.size() / 2 / 64 * 64));
+      if (t.begin != 0) continue;
+      const auto sample = t.source.bytes.subspan(t.source.bytes.size() / 2 / 64 * 64);
+      hash = Fnv1a(hash, sample.data(), std::min<size_t>(32, sample.size()));
+      DropMappedPages(sample);
     }
     return hash;
   }
