@@ -12,8 +12,8 @@ install_packages() {
     echo "run: not a Debian system, so these must be there already: ${names[*]}" >&2
     return 0
   fi
-  # One call for all; a package that dpkg has never heard of gives no line.
-  state=$'\n'$(dpkg-query -W -f '${binary:Package} ${db:Status-Status}\n' "${names[@]}" 2>/dev/null | sed 's/:[a-z0-9]* / /')$'\n'
+  # One call for all; a package that dpkg has never heard of gives no line, and a failure that is no failure here.
+  state=$'\n'$(dpkg-query -W -f '${binary:Package} ${db:Status-Status}\n' "${names[@]}" 2>/dev/null | sed 's/:[a-z0-9]* / /' || true)$'\n'
   for name in "${names[@]}"; do
     if [[ $state == *$'\n'"$name installed"$'\n'* ]]; then continue; fi
     missing+=("$name")
