@@ -12,7 +12,7 @@ using nlohmann::ordered_json;
 
 struct Options {
   std::string model;
-  int64_t context = 32768;
+  int64_t context = 0;  // the default of Inspect
   bool json = false;
 };
 
@@ -174,9 +174,9 @@ void AddInspectCommand(CLI::App& root, int& exit_code) {
   auto o = std::make_shared<Options>();
   CLI::App* app = root.add_subcommand("inspect", "What a model folder holds, and what running it costs");
   app->add_option("MODEL", o->model, "model folder; config.json alone is enough")->required();
-  app->add_option("--context", o->context, "tokens of context to size the state for")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  app->add_option("--context", o->context,
+                  "tokens of context to size the state for (default: 32768, or the most the model takes)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app->add_flag("--json", o->json, "print one JSON object");
   app->callback([o, &exit_code] {
     const Status status = Run(*o);

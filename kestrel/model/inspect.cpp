@@ -67,6 +67,7 @@ class Inspector {
 
   Result<Inspection> Run() {
     KESTREL_ASSIGN_OR_RETURN(out_.config, ReadModelConfig(folder_));
+    if (out_.state.context == 0) out_.state.context = std::min<int64_t>(32768, config().max_position_embeddings);
     if (out_.state.context < 1 || out_.state.context > config().max_position_embeddings) {
       return Err(ErrorCode::kOutOfRange, "[model.inspect] context, got {}, want 1 to {} (max_position_embeddings)",
                  out_.state.context, config().max_position_embeddings);

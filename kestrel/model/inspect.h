@@ -81,7 +81,7 @@ struct Inspection {
   uint64_t read_per_token = 0;
 };
 
-// context: from 1 to the config's max_position_embeddings.
+// context: from 1 to the config's max_position_embeddings; 0 for the smaller of that and 32768.
 Result<Inspection> Inspect(const std::string& folder, int64_t context);
 
 }  // namespace kestrel
