@@ -88,18 +88,30 @@ struct Weights {
   }
 };
 
-// A sample of outputs of every row against sums in double.
+// Largest magnitude of the group of 32 that column k is in.
+double GroupMaximum(const float* row, int64_t k) {
+  const float* group = row + k / kMxfp4Group * kMxfp4Group;
+  double largest = 0;
+  for (int i = 0; i < kMxfp4Group; ++i) largest = std::max(largest, std::fabs(double{group[i]}));
+  return largest;
+}
+
+// A sample of outputs of every row against sums in double. The bound: float32 additions, and for MXFP4 the 15 bits of
+// the activations, half a unit each.
 bool IsRight(const Case& c, const Weights& w, const Activations& x, const float* y) {
+  const bool fp4 = c.type == WeightType::kMxfp4;
   for (int64_t r = 0; r < c.rows; ++r) {
     for (int64_t n = r % 7; n < c.outputs; n += 509) {
-      double sum = 0, magnitude = 0;
+      double sum = 0, magnitude = 0, quantized = 0;
       for (int64_t k = 0; k < c.inputs; ++k) {
-        const double product = w.Value(c, n, k) * ToFloat(x.rounded[r * x.stride + k]);
+        const int64_t i = r * x.stride + k;
+        const double value = w.Value(c, n, k), product = value * (fp4 ? x.f32[i] : ToFloat(x.rounded[i]));
         sum += product;
         magnitude += std::fabs(product);
+        if (fp4) quantized += std::fabs(value) * GroupMaximum(x.f32 + r * x.stride, k) * 0x1.001p-15;
       }
-      const double bound = magnitude * static_cast<double>(c.inputs) * 0x1p-23;
-      if (!(std::fabs(y[r * c.outputs + n] - sum) <= bound)) return false;
+      const double additions = static_cast<double>(fp4 ? c.inputs / kMxfp4Group : c.inputs);
+      if (!(std::fabs(y[r * c.outputs + n] - sum) <= quantized + magnitude * additions * 0x1p-23)) return false;
     }
   }
   return true;

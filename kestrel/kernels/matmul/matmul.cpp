@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kestrel/base/check.h"
+#include "kestrel/kernels/matmul/int16_rows.h"
 #include "kestrel/kernels/matmul/tile.h"
 
 namespace kestrel {
@@ -28,17 +29,22 @@ const TileTable& TilesFor(Isa isa) {
 namespace {
 
 constexpr int64_t kChunkRows = 240;  // of an item: 20 tiles; a pass over the weights then costs 0.25 B a cycle
-constexpr int64_t kWavePanelBytes = 64 << 20;                            // of activations repacked at a time
-constexpr int64_t kMxfp4Chunk = 512, kBf16Chunk = 256, kF32Chunk = 128;  // k: 8 to 16 KiB of weights
-constexpr int64_t kTaskBytes = 128 << 10;                                // of weights, few rows: 7 us at 17 GB/s a core
-constexpr int64_t kTaskMacs = 4 << 20;                                   // many rows: 40 us at 100 GMAC/s
+constexpr int64_t kWavePanelBytes = 64 << 20;  // of activations repacked at a time
+constexpr int64_t kChunkCols = 256;            // 16 KiB of weights as 16-bit numbers
+constexpr int64_t kTaskBytes = 128 << 10;      // of weights, few rows: 7 us at 17 GB/s a core
+constexpr int64_t kTaskMacs = 4 << 20;         // many rows: 40 us at 100 GMAC/s
+
+// How a job multiplies; the order of XKind.
+enum class Product { kF32, kBf16, kInt16, kExact };
 
 // A range of up to kChunkRows rows of one job.
 struct Item {
   const MatMulJob* job;
+  Int16Rows int16;  // of job->x, where the product is kInt16
   int64_t row_begin, rows;
   int64_t tiles;
   const TileFn* functions;  // [rows of the tile - 1]
+  Product product;
   XKind x_kind;
   std::byte* panel;  // null: rows are read where they stand
   int64_t first_panel_task;
@@ -48,25 +54,34 @@ struct Item {
   int64_t TileBegin(int64_t tile) const { return tile * rows / tiles; }
 };
 
-bool UsesRounded(const Context& ctx, const MatMulJob& job) {
-  return ctx.matmul == MatMulMode::kBf16 && job.w->type != WeightType::kF32 && job.x->cols > kExactCols;
+Product ProductOf(const Context& ctx, const MatMulJob& job) {
+  if (ctx.matmul == MatMulMode::kF32 || job.w->type == WeightType::kF32) return Product::kExact;
+  if (job.w->type == WeightType::kMxfp4) return Product::kInt16;
+  return job.x->cols > kExactCols ? Product::kBf16 : Product::kF32;
 }
 
-int64_t PanelElementBytes(XKind kind) { return kind == XKind::kPanelBf16 ? 2 : 4; }
+XKind KindOf(const TileTable& table, Product product, bool direct) {
+  if (!direct && product == Product::kBf16 && !table.bf16_panels) return XKind::kPanelF32;
+  const auto first = static_cast<int>(direct ? XKind::kRowsF32 : XKind::kPanelF32);
+  return static_cast<XKind>(first + static_cast<int>(product));
+}
+
+// Bytes of a panel for each of its rows.
+int64_t PanelRowBytes(const Item& item) {
+  if (item.x_kind == XKind::kPanelInt16) return item.cols / kMxfp4Group * kInt16GroupWords * 4;
+  return item.cols * (item.x_kind == XKind::kPanelBf16 ? 2 : 4);
+}
 
 Item MakeItem(const Context& ctx, const TileTable& table, const MatMulJob& job, int64_t row_begin, int64_t rows) {
-  const bool rounded = UsesRounded(ctx, job);
-  KESTREL_CHECK(job.x->cols == job.w->cols && (!rounded || job.x->rounded != nullptr));
+  KESTREL_CHECK(job.x->cols == job.w->cols);
   Item item{};
   item.job = &job;
   item.row_begin = row_begin;
   item.rows = rows;
   item.tiles = (rows + table.max_rows - 1) / table.max_rows;
-  if (job.rows <= kDirectRows) {
-    item.x_kind = rounded ? XKind::kRowsBf16 : XKind::kRowsF32;
-  } else {
-    item.x_kind = rounded && table.bf16_panels ? XKind::kPanelBf16 : XKind::kPanelF32;
-  }
+  item.product = ProductOf(ctx, job);
+  KESTREL_CHECK(item.product != Product::kBf16 || job.x->rounded != nullptr);
+  item.x_kind = KindOf(table, item.product, job.rows <= kDirectRows);
   item.functions = table.tile[static_cast<int>(job.w->type)][static_cast<int>(item.x_kind)];
   item.cols = PackedCols(job.w->type, job.w->cols);
   item.block_bytes = static_cast<int64_t>(PackedBlockBytes(job.w->type, job.w->cols));
@@ -74,7 +89,7 @@ Item MakeItem(const Context& ctx, const TileTable& table, const MatMulJob& job, 
   return item;
 }
 
-bool IsDirect(const Item& item) { return item.x_kind == XKind::kRowsF32 || item.x_kind == XKind::kRowsBf16; }
+bool IsDirect(const Item& item) { return item.x_kind < XKind::kPanelF32; }
 
 bool SamePanel(const Item& a, const Item& b) {
   return a.panel != nullptr && a.x_kind == b.x_kind && a.job->x == b.job->x && a.job->x_rows == b.job->x_rows &&
@@ -89,24 +104,46 @@ void Interleave(const From* source, int64_t count, To* out, int64_t stride, Conv
   for (int64_t i = 0; i < count; ++i) out[i * stride] = convert(source[i]);
 }
 
-// Rows of one tile -> [K][rows] (or [K/2][rows] pairs): broadcasts then read one stream, whatever the rows' stride.
-void PackTile(const Context& ctx, const Item& item, int64_t tile) {
+// Pairs of a row and the scales of their groups, side by side with those of the tile's other rows.
+void InterleaveInt16(const int16_t* value, const float* scale, int64_t groups, uint32_t* out, int64_t stride) {
+  constexpr int64_t kPairs = kMxfp4Group / 2;
+  for (int64_t g = 0; g < groups; ++g, out += kInt16GroupWords * stride) {
+    Interleave(reinterpret_cast<const uint32_t*>(value) + g * kPairs, kPairs, out, stride,
+               [](uint32_t p) { return p; });
+    out[kPairs * stride] = std::bit_cast<uint32_t>(scale[g]);
+  }
+}
+
+// Rows of one tile -> a panel (see XKind): broadcasts then read one stream, whatever the rows' stride.
+void PackTile(const Item& item, int64_t tile) {
   const MatMulJob& job = *item.job;
   const Activations& x = *job.x;
   const int64_t begin = item.TileBegin(tile);
   const int64_t rows = item.TileBegin(tile + 1) - begin;
-  std::byte* out = item.panel + begin * item.cols * PanelElementBytes(item.x_kind);
+  std::byte* out = item.panel + begin * PanelRowBytes(item);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t offset = XRow(job, item.row_begin + begin + r) * x.stride;
-    if (item.x_kind == XKind::kPanelBf16) {
+    if (item.x_kind == XKind::kPanelInt16) {
+      InterleaveInt16(item.int16.value + offset, item.int16.scale + offset / kMxfp4Group, item.cols / kMxfp4Group,
+                      reinterpret_cast<uint32_t*>(out) + r, rows);
+    } else if (item.x_kind == XKind::kPanelBf16) {
       Interleave(reinterpret_cast<const uint32_t*>(x.rounded + offset), item.cols / 2,
                  reinterpret_cast<uint32_t*>(out) + r, rows, [](uint32_t pair) { return pair; });
-    } else if (UsesRounded(ctx, job)) {
+    } else if (item.product == Product::kBf16) {
       Interleave(x.rounded + offset, item.cols, reinterpret_cast<float*>(out) + r, rows, ToFloat);
     } else {
       Interleave(x.f32 + offset, item.cols, reinterpret_cast<float*>(out) + r, rows, [](float v) { return v; });
     }
   }
+}
+
+// Where row `row` of the item's job stands, for the tiles of few rows.
+const void* DirectRow(const Item& item, int64_t row) {
+  const Activations& x = *item.job->x;
+  const int64_t offset = XRow(*item.job, row) * x.stride;
+  if (item.x_kind == XKind::kRowsInt16) return item.int16.value + offset;
+  if (item.x_kind == XKind::kRowsBf16) return x.rounded + offset;
+  return x.f32 + offset;
 }
 
 TileArgs MakeArgs(const Item& item, int64_t block, int64_t tile) {
@@ -119,12 +156,14 @@ TileArgs MakeArgs(const Item& item, int64_t block, int64_t tile) {
   args.cols = item.cols;
   args.k_end = item.cols;
   args.outputs = std::min(kPackBlock, job.w->rows - first_output);
-  if (item.panel) args.panel = item.panel + begin * item.cols * PanelElementBytes(item.x_kind);
+  if (item.panel) args.panel = item.panel + begin * PanelRowBytes(item);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = item.row_begin + begin + r;
     args.y[r] = job.y + YRow(job, row) * job.y_stride + first_output;
-    if (item.x_kind == XKind::kRowsF32) args.x[r] = job.x->f32 + XRow(job, row) * job.x->stride;
-    if (item.x_kind == XKind::kRowsBf16) args.x[r] = job.x->rounded + XRow(job, row) * job.x->stride;
+    if (IsDirect(item)) args.x[r] = DirectRow(item, row);
+    if (item.x_kind == XKind::kRowsInt16) {
+      args.x_scale[r] = item.int16.scale + XRow(job, row) * (job.x->stride / kMxfp4Group);
+    }
   }
   return args;
 }
@@ -133,27 +172,31 @@ TileFn TileOf(const Item& item, int64_t tile) {
   return item.functions[item.TileBegin(tile + 1) - item.TileBegin(tile) - 1];
 }
 
-// k of a weight chunk that stays in L1 (32 KiB) beside a panel of 12 rows.
-int64_t ChunkCols(const Item& item) {
-  const WeightType type = item.job->w->type;
-  return type == WeightType::kMxfp4 ? kMxfp4Chunk : type == WeightType::kBf16 ? kBf16Chunk : kF32Chunk;
-}
+// What one worker needs for a block: sums of its rows between chunks of k, a chunk of weights decoded to int16.
+struct Scratch {
+  alignas(64) float sums[kChunkRows * kPackBlock];
+  alignas(64) uint32_t decoded[kChunkCols / 2 * kPackBlock];
+};
 
 void PrefetchToL2(const std::byte* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
-// Many tiles: chunks of k outside, tiles inside, partial sums in sums [rows][32] (in y they would evict each other:
-// rows of y are often a power of two apart). Meanwhile the next chunk is fetched, a slice a tile.
-void RunBlockInChunks(const Item& item, int64_t block, float* sums) {
-  const int64_t chunk = ChunkCols(item);
+// Many tiles: chunks of k that stay in L1 outside, tiles inside, partial sums in scratch [rows][32] (in y they would
+// evict each other: rows of y are often a power of two apart). Meanwhile the next chunk is fetched, a slice a tile.
+void RunBlockInChunks(const Item& item, const TileTable& table, int64_t block, Scratch& scratch) {
+  const int64_t chunk = kChunkCols;
   const int64_t chunk_bytes = item.block_bytes * chunk / item.cols;
   const int64_t slice = (chunk_bytes / item.tiles + 63) / 64 * 64;
   for (int64_t k = 0; k < item.cols; k += chunk) {
+    if (item.x_kind == XKind::kPanelInt16) {
+      table.decode(item.job->w->data + block * item.block_bytes, k, std::min(item.cols, k + chunk), scratch.decoded);
+    }
     for (int64_t tile = 0; tile < item.tiles; ++tile) {
       TileArgs args = MakeArgs(item, block, tile);
       PrefetchToL2(args.block + item.block_bytes * (k + chunk) / item.cols + tile * slice, slice);
-      float* partial = sums + item.TileBegin(tile) * kPackBlock;
+      float* partial = scratch.sums + item.TileBegin(tile) * kPackBlock;
+      args.decoded = scratch.decoded;
       args.k_begin = k;
       args.k_end = std::min(item.cols, k + chunk);
       if (k > 0) args.start = partial;
@@ -168,8 +211,10 @@ void RunBlockInChunks(const Item& item, int64_t block, float* sums) {
   }
 }
 
-void RunBlock(const Item& item, int64_t block, float* sums) {
-  if (!IsDirect(item) && item.cols > 0) return RunBlockInChunks(item, block, sums);
+// Sums in double are not cut: a chunk would round them, and their speed matters little.
+void RunBlock(const Item& item, const TileTable& table, int64_t block, Scratch& scratch) {
+  const bool whole = IsDirect(item) || item.product == Product::kExact || item.cols == 0;
+  if (!whole) return RunBlockInChunks(item, table, block, scratch);
   for (int64_t tile = 0; tile < item.tiles; ++tile) TileOf(item, tile)(MakeArgs(item, block, tile));
 }
 
@@ -210,7 +255,7 @@ int64_t PreparePanels(Context& ctx, std::span<Item> items) {
   for (Item& item : items) {
     item.first_panel_task = tasks;
     if (!IsDirect(item)) {
-      const int64_t need = item.rows * item.cols * PanelElementBytes(item.x_kind);
+      const int64_t need = item.rows * PanelRowBytes(item);
       for (int64_t back = 1; back <= std::min<int64_t>(count, 8) && !item.panel; ++back) {
         if (SamePanel(items[count - back], item)) item.panel = items[count - back].panel;
       }
@@ -226,12 +271,12 @@ int64_t PreparePanels(Context& ctx, std::span<Item> items) {
   const std::span<const Item> wave = items.first(count);
   ctx.pool.Run(tasks, [&](int64_t task, int) {
     const Item& item = FindItem(wave, task, &Item::first_panel_task);
-    PackTile(ctx, item, task - item.first_panel_task);
+    PackTile(item, task - item.first_panel_task);
   });
   return count;
 }
 
-void RunWave(Context& ctx, std::span<Item> items) {
+void RunWave(Context& ctx, const TileTable& table, std::span<Item> items) {
   const TaskSize size = TaskSizeFor(items, ctx.pool.size());
   int64_t tasks = 0;
   for (Item& item : items) {
@@ -240,12 +285,12 @@ void RunWave(Context& ctx, std::span<Item> items) {
     tasks += (item.blocks + item.task_blocks - 1) / item.task_blocks;
   }
   const std::span<const Item> wave = items;
-  auto* sums = ctx.arena.Take<float>(ctx.pool.size() * kChunkRows * kPackBlock);
+  auto* scratch = ctx.arena.Take<Scratch>(ctx.pool.size());
   ctx.pool.Run(tasks, [&](int64_t task, int worker) {
     const Item& item = FindItem(wave, task, &Item::first_task);
     const int64_t begin = (task - item.first_task) * item.task_blocks;
     const int64_t end = std::min(item.blocks, begin + item.task_blocks);
-    for (int64_t block = begin; block < end; ++block) RunBlock(item, block, sums + worker * kChunkRows * kPackBlock);
+    for (int64_t block = begin; block < end; ++block) RunBlock(item, table, block, scratch[worker]);
   });
 }
 
@@ -268,7 +313,8 @@ Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64
   result.cols = cols;
   result.stride = (cols + 31) / 32 * 32;
   auto* f32 = ctx.arena.Take<float>(rows * result.stride);
-  auto* rounded = ctx.matmul == MatMulMode::kBf16 && cols > kExactCols ? ctx.arena.Take<bf16>(rows * result.stride) : nullptr;
+  auto* rounded =
+      ctx.matmul == MatMulMode::kBf16 && cols > kExactCols ? ctx.arena.Take<bf16>(rows * result.stride) : nullptr;
   const int64_t pad = result.stride - cols;
   const auto prepare_row = [&](int64_t row, int) {
     float* to = f32 + row * result.stride;
@@ -279,7 +325,7 @@ Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64
       for (int64_t i = 0; i < result.stride; ++i) half[i] = Round(to[i]);
     }
   };
-  if (rows * cols < 64 << 10) {  // 64 Ki elements take about as long as a fork and join are worth
+  if (rows * cols < matmul::kForkElements) {
     for (int64_t row = 0; row < rows; ++row) prepare_row(row, 0);
   } else {
     ctx.pool.Run(rows, prepare_row);
@@ -300,17 +346,25 @@ void MatMul(Context& ctx, std::span<const MatMulJob> jobs) {
   for (const MatMulJob& job : jobs) count += (job.rows + chunk_rows(job) - 1) / chunk_rows(job);
   auto* items = ctx.arena.Take<matmul::Item>(count);
   int64_t next = 0;
+  const Activations* quantized_of = nullptr;  // jobs with the same input stand side by side
+  matmul::Int16Rows quantized;
   for (const MatMulJob& job : jobs) {
     const int64_t chunk = chunk_rows(job);
     for (int64_t row = 0; row < job.rows; row += chunk) {
-      items[next++] = matmul::MakeItem(ctx, table, job, row, std::min(chunk, job.rows - row));
+      matmul::Item item = matmul::MakeItem(ctx, table, job, row, std::min(chunk, job.rows - row));
+      if (item.product == matmul::Product::kInt16) {
+        if (quantized_of != job.x) quantized = matmul::QuantizeRows(ctx, *job.x);
+        quantized_of = job.x;
+        item.int16 = quantized;
+      }
+      items[next++] = item;
     }
   }
   for (int64_t done = 0; done < count;) {
     const ArenaScope wave_scope(ctx.arena);
     const std::span<matmul::Item> rest(items + done, static_cast<size_t>(count - done));
     const int64_t fit = matmul::PreparePanels(ctx, rest);
-    matmul::RunWave(ctx, rest.first(static_cast<size_t>(fit)));
+    matmul::RunWave(ctx, table, rest.first(static_cast<size_t>(fit)));
     done += fit;
   }
 }

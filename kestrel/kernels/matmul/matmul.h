@@ -1,8 +1,13 @@
 // y = x W^T for packed weights: rows of activations [rows, K] times W [N, K] give y [rows, N], float32.
 //
-// MatMulMode::kBf16: bfloat16 and MXFP4 weights times activations rounded to bfloat16; float32 weights times float32
-// activations. kF32: the exact weight times the float32 activation for all three. Sums are float32, over k in one
-// fixed order: a row's bits do not depend on the other rows, the jobs beside it or the number of threads.
+// MatMulMode::kBf16, by the weights' type:
+//   bfloat16  times activations rounded to bfloat16 (float32 where they are narrow, see kExactCols), sums in float32;
+//   MXFP4     times activations as int16, 32 columns to a scale (int16_rows.h): a group's sum is exact, the groups' are
+//             added in float32; the same bits on every instruction set;
+//   float32   as in kF32.
+// kF32: the exact weight times the float32 activation, summed in double and rounded once; the same bits on every
+// instruction set. Every sum runs over k in one fixed order: a row's bits do not depend on the other rows, the jobs
+// beside it or the number of threads.
 //
 //   const Activations x = PrepareActivations(ctx, h, tokens, width, width);
 //   const MatMulJob jobs[] = {{&x, &wq, q, q_width, tokens}, {&x, &wk, k, k_width, tokens}};
@@ -17,11 +22,12 @@
 
 namespace kestrel {
 
-// Padded activations; a view into an arena.
-// kBf16 rounds only inputs wider than this. Narrow products are a small part of a large model's time and all of a small
-// model's accuracy: a random 13-layer model of width 128 turns one rounded input a layer into a median error of 0.18.
+// bfloat16 weights round only inputs wider than this. Narrow products are a small part of a large model's time and all
+// of a small model's accuracy: a random 13-layer model of width 128 turns one rounded input a layer into a median error
+// of 0.18.
 inline constexpr int64_t kExactCols = 512;
 
+// Padded activations; a view into an arena.
 struct Activations {
   const float* f32 = nullptr;     // [rows, stride]
   const bf16* rounded = nullptr;  // [rows, stride]; null in f32 mode and up to kExactCols
@@ -43,7 +49,8 @@ struct MatMulJob {
   const int32_t* y_rows = nullptr;  // [rows], distinct; row r writes y row y_rows[r]
 };
 
-// All jobs in one fork-join (two where a job has more than kDirectRows rows, whose activations are repacked first).
+// All jobs in one fork-join, and one each for what comes first: many inputs of MXFP4 weights to int16, and the panels
+// of jobs with more than kDirectRows rows.
 // Jobs must not write the same element of y, nor write what another reads. Scratch comes from ctx.arena.
 void MatMul(Context& ctx, std::span<const MatMulJob> jobs);
 void MatMul(Context& ctx, const Activations& x, const PackedMatrix& w, float* y, int64_t y_stride);

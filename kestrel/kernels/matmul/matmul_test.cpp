@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "kestrel/base/aligned.h"
 #include "kestrel/base/rng.h"
+#include "kestrel/kernels/matmul/int16_rows.h"
 #include "kestrel/kernels/ref/matmul_ref.h"
 
 namespace kestrel {
@@ -86,18 +88,51 @@ std::vector<float> RandomX(int64_t count, uint64_t seed) {
   return x;
 }
 
-bool Rounds(WeightType type, MatMulMode mode) { return mode == MatMulMode::kBf16 && type != WeightType::kF32; }
+enum class Sums { kExact, kInt16, kRounded, kF32 };
 
-// Any order of K float32 additions, each with one rounding (VDPBF16PS: two), flushed denormals: the standard bound.
+Sums SumsOf(WeightType type, MatMulMode mode, int64_t k) {
+  if (mode == MatMulMode::kF32 || type == WeightType::kF32) return Sums::kExact;
+  if (type == WeightType::kMxfp4) return Sums::kInt16;
+  return k > kExactCols ? Sums::kRounded : Sums::kF32;
+}
+
+// How far int16 activations may be from x: half a unit, of which the group's maximum is at least 2^14 (less the half
+// that it may have been rounded up), or the least unit.
+std::vector<double> QuantizationErrors(const float* x, int64_t k) {
+  std::vector<double> error(static_cast<size_t>(k));
+  for (int64_t g = 0; g < k; g += kMxfp4Group) {
+    double largest = 0;
+    for (int64_t i = g; i < g + kMxfp4Group; ++i) largest = std::max(largest, std::fabs(double{x[i]}));
+    const double half_unit = std::max(largest * 0x1p-15 * (1 + 0x1p-15), 0x1p-126);
+    std::fill_n(error.begin() + g, kMxfp4Group, half_unit);
+  }
+  return error;
+}
+
+// kExact: K sums in double, then one rounding. kInt16: the activations' errors, then one rounding for each group of 32.
+// Else any order of K float32 additions, each with one rounding (VDPBF16PS: two), flushed denormals: the standard
+// bound.
+double Tolerance(const Weights& w, Sums sums, const float* x, const double* row, const ref::Dot& want) {
+  const auto k = static_cast<double>(w.k);
+  if (sums == Sums::kExact) {
+    return FLT_EPSILON / 2 * std::fabs(want.value) + 0x1p-149 + k * DBL_EPSILON * want.magnitude;
+  }
+  if (sums != Sums::kInt16) return (k + 2) * (FLT_EPSILON * want.magnitude + FLT_MIN);
+  const std::vector<double> error = QuantizationErrors(x, w.k);
+  const ref::Dot off = ref::MatMulElement(error.data(), row, w.k);
+  return off.magnitude + k / kMxfp4Group * FLT_EPSILON / 2 * (1 + FLT_EPSILON * k) * (want.magnitude + off.magnitude);
+}
+
 void ExpectRow(const Weights& w, MatMulMode mode, const float* x, const float* y) {
+  const Sums sums = SumsOf(w.type, mode, w.k);
   std::vector<double> xd(x, x + w.k);
-  if (Rounds(w.type, mode)) {
+  if (sums == Sums::kRounded) {
     for (double& v : xd) v = ToFloat(ToBf16(static_cast<float>(v)));
   }
   for (int64_t n = 0; n < w.n; ++n) {
-    const ref::Dot want = ref::MatMulElement(xd.data(), w.value.data() + n * w.k, w.k);
-    const double count = static_cast<double>(w.k) + 2;
-    ASSERT_NEAR(y[n], want.value, count * (FLT_EPSILON * want.magnitude + FLT_MIN)) << "output " << n;
+    const double* row = w.value.data() + n * w.k;
+    const ref::Dot want = ref::MatMulElement(xd.data(), row, w.k);
+    ASSERT_NEAR(y[n], want.value, Tolerance(w, sums, x, row, want)) << "output " << n;
   }
 }
 
@@ -125,18 +160,25 @@ void ForEachCase(F&& f) {
   }
 }
 
+void ExpectRowsAreRight(Isa isa, MatMulMode mode, const Weights& w, int64_t rows) {
+  SCOPED_TRACE(testing::Message() << "rows " << rows << " k " << w.k);
+  const std::vector<float> x = RandomX(rows * w.k, 100 + rows);
+  const int64_t stride = w.n + 3;
+  const std::vector<float> y = Multiply(isa, mode, 2, w, x, rows, stride);
+  for (int64_t r = 0; r < rows; ++r) {
+    ExpectRow(w, mode, &x[r * w.k], &y[r * stride]);
+    for (int64_t n = w.n; n < stride; ++n) ASSERT_EQ(y[r * stride + n], -77.0f) << "written past the row";
+  }
+}
+
 TEST(MatMul, MatchesReferenceAtEveryRowCount) {
   ForEachCase([](Isa isa, MatMulMode mode, WeightType type) {
-    const Weights w(type, 45, type == WeightType::kMxfp4 ? 96 : 83, 1);
+    const bool fp4 = type == WeightType::kMxfp4;
+    const Weights narrow(type, 45, fp4 ? 96 : 83, 1);
+    const Weights wide(type, 45, fp4 ? kExactCols + 32 : kExactCols + 19, 1);
     for (int64_t rows = 1; rows <= 33; ++rows) {
-      SCOPED_TRACE(testing::Message() << "rows " << rows);
-      const std::vector<float> x = RandomX(rows * w.k, 100 + rows);
-      const int64_t stride = w.n + 3;
-      const std::vector<float> y = Multiply(isa, mode, 2, w, x, rows, stride);
-      for (int64_t r = 0; r < rows; ++r) {
-        ExpectRow(w, mode, &x[r * w.k], &y[r * stride]);
-        for (int64_t n = w.n; n < stride; ++n) ASSERT_EQ(y[r * stride + n], -77.0f) << "written past the row";
-      }
+      ExpectRowsAreRight(isa, mode, narrow, rows);
+      ExpectRowsAreRight(isa, mode, wide, rows);
     }
   });
 }
@@ -318,22 +360,136 @@ TEST(Pack, LayoutIsTheDocumentedOne) {
   }
 }
 
+// What may differ: the order of sums in float32, so only products of bfloat16 weights in the mode kBf16.
+TEST(MatMul, ExactSumsHaveTheSameBitsOnEveryIsa) {
+  ForEachCase([](Isa isa, MatMulMode mode, WeightType type) {
+    if (mode == MatMulMode::kBf16 && type == WeightType::kBf16) return;
+    for (int64_t k : {96, 1120}) {
+      const Weights w(type, 77, k, 15);
+      for (int64_t rows : {1, 5, 8, 29}) {
+        std::vector<float> x = RandomX(rows * k, 16);
+        for (int64_t i = 0; i < 32; ++i) x[i] = std::ldexp(x[i], -120 - static_cast<int>(i));  // denormals too
+        for (int64_t i = 32; i < 64; ++i) x[i] *= 1e30f;
+        const std::vector<float> want = Multiply(Isa::kPortable, mode, 1, w, x, rows, w.n);
+        const std::vector<float> got = Multiply(isa, mode, 2, w, x, rows, w.n);
+        ASSERT_EQ(0, std::memcmp(want.data(), got.data(), want.size() * 4)) << rows << " rows, k " << k;
+      }
+    }
+  });
+}
+
+TEST(MatMul, DoublesKeepWhatCancellationLeaves) {
+  ForEachCase([](Isa isa, MatMulMode mode, WeightType type) {
+    if (SumsOf(type, mode, 1024) != Sums::kExact) return;
+    Weights w(type, 32, 1024, 17);
+    for (int64_t i = 0; i < w.n * w.k; ++i) {  // all ones
+      const float one = 1;
+      const bf16 half = ToBf16(one);
+      if (type == WeightType::kF32) std::memcpy(&w.source[1 + 4 * i], &one, 4);
+      if (type == WeightType::kBf16) std::memcpy(&w.source[1 + 2 * i], &half, 2);
+      if (type == WeightType::kMxfp4) w.SetCode(i, 2);
+    }
+    std::fill(w.scale.begin(), w.scale.end(), uint8_t{127});
+    w.Pack();
+    for (int64_t rows : {1, 9}) {
+      std::vector<float> x(static_cast<size_t>(rows * w.k), 1.0f);
+      for (int64_t r = 0; r < rows; ++r) x[r * w.k] = 0x1p26f, x[(r + 1) * w.k - 1] = -0x1p26f;
+      for (float y : Multiply(isa, mode, 1, w, x, rows, w.n)) ASSERT_EQ(y, 1022.0f);  // float32 sums: 0
+    }
+  });
+}
+
 TEST(Activations, ArePaddedAndRoundedToNearestEven) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float x[] = {1.0f,     1.00390625f, 1.01171875f, -0.0f, nan, -nan,         INFINITY,
-                     -3.3e38f, FLT_MAX,     1e-40f,      0.1f,  2,   1 + 0x1p-23f, 3};
+  const float hard[] = {1.0f,     1.00390625f, 1.01171875f, -0.0f, nan, -nan,         INFINITY,
+                        -3.3e38f, FLT_MAX,     1e-40f,      0.1f,  2,   1 + 0x1p-23f, 3};
   ThreadPool pool(1);
   Arena arena;
   Context ctx{pool, arena};
-  const Activations a = PrepareActivations(ctx, x, 2, 7, 7);
-  ASSERT_EQ(a.stride, 32);
-  for (int64_t r = 0; r < 2; ++r) {
-    ASSERT_EQ(0, std::memcmp(a.f32 + r * 32, x + r * 7, 28));
-    for (int64_t i = 0; i < 32; ++i) {
-      ASSERT_EQ(a.rounded[r * 32 + i], i < 7 ? ToBf16(x[r * 7 + i]) : bf16{0});
-      ASSERT_TRUE(i < 7 || a.f32[r * 32 + i] == 0);
+  for (int64_t cols : {int64_t{7}, kExactCols, kExactCols + 7}) {
+    std::vector<float> x(static_cast<size_t>(2 * cols));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = hard[i % 14];
+    const Activations a = PrepareActivations(ctx, x.data(), 2, cols, cols);
+    ASSERT_EQ(a.stride, (cols + 31) / 32 * 32);
+    ASSERT_EQ(a.rounded != nullptr, cols > kExactCols);
+    for (int64_t i = 0; i < 2 * a.stride; ++i) {
+      const int64_t r = i / a.stride, k = i % a.stride;
+      const float want = k < cols ? x[static_cast<size_t>(r * cols + k)] : 0;
+      ASSERT_EQ(0, std::memcmp(a.f32 + i, &want, 4));
+      if (a.rounded != nullptr) {
+        ASSERT_EQ(a.rounded[i], ToBf16(want));
+      }
     }
   }
+}
+
+struct Group {
+  float x[kMxfp4Group] = {};
+  int16_t q[kMxfp4Group];
+  float scale = -1;
+
+  void Quantize() {
+    std::fill_n(q, kMxfp4Group, int16_t{-1});
+    matmul::QuantizeGroup(x, q, &scale);
+  }
+  int Largest() const {
+    int largest = 0;
+    for (int16_t v : q) largest = std::max(largest, std::abs(int{v}));
+    return largest;
+  }
+};
+
+TEST(QuantizeGroup, IsWithinHalfAUnitAndFillsTheRange) {
+  Rng rng(18);
+  for (int e = -149; e <= 127; ++e) {
+    for (int trial = 0; trial < 20; ++trial) {
+      Group g;
+      for (float& v : g.x) v = std::ldexp(static_cast<float>(rng.Uniform() * 2 - 1), e);
+      if (trial == 0) g.x[3] = std::ldexp(1.0f, e);
+      if (trial == 1) g.x[3] = -std::nextafter(std::ldexp(1.0f, e), 0.0f);  // rounds up to a power of two
+      if (trial == 2 && e == 127) g.x[3] = FLT_MAX;
+      g.Quantize();
+      const float largest = std::fabs(
+          *std::max_element(g.x, g.x + kMxfp4Group, [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+      if (largest == 0) continue;
+      int exponent;
+      ASSERT_EQ(std::frexp(g.scale, &exponent), 0.5f) << "not a power of two";
+      ASSERT_GE(g.scale, FLT_MIN);
+      ASSERT_LE(g.Largest(), 32767);
+      if (largest >= 0x1p-111f) {
+        ASSERT_GE(g.Largest(), 1 << 14) << "2^" << e;
+      }
+      for (int i = 0; i < kMxfp4Group; ++i) {
+        ASSERT_LE(std::fabs(g.q[i] * 2.0 * g.scale - g.x[i]), double{g.scale}) << g.x[i];
+      }
+    }
+  }
+}
+
+TEST(QuantizeGroup, ZerosAreZerosAndNotFiniteIsNan) {
+  Group g;
+  g.x[5] = -0.0f;
+  g.Quantize();
+  EXPECT_EQ(g.scale, 0);
+  EXPECT_EQ(g.Largest(), 0);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (float bad : {nan, -nan, INFINITY, -INFINITY}) {
+    g.x[0] = 1;
+    g.x[31] = bad;
+    g.Quantize();
+    EXPECT_TRUE(std::isnan(g.scale));
+    EXPECT_EQ(g.Largest(), 0);
+  }
+}
+
+TEST(QuantizeGroup, TiesGoToEven) {
+  Group g;
+  const float units[] = {0x1p14f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 0.25f, -0.75f, 16383.5f};
+  const int16_t want[] = {1 << 14, 0, 2, 2, 0, -2, -2, 0, -1, 1 << 14};
+  std::copy(std::begin(units), std::end(units), g.x);
+  g.Quantize();
+  ASSERT_EQ(g.scale, 0.5f);
+  for (size_t i = 0; i < std::size(want); ++i) EXPECT_EQ(g.q[i], want[i]) << units[i];
 }
 
 TEST(MatMul, DecodingTakesNothingNewFromTheArena) {

@@ -10,18 +10,20 @@
 
 namespace kestrel::matmul {
 
-// 12 rows x 2 vectors are 24 accumulators (bfloat16), or 12 group sums and 12 totals (MXFP4), of 32 registers.
+// 12 rows x 2 vectors are 24 accumulators of 32 registers.
 inline constexpr int kMaxTileRows = 12;
 
 struct TileArgs {
-  const std::byte* block = nullptr;  // packed block of 32 outputs
-  int64_t cols = 0;                  // its padded K
-  int64_t k_begin = 0, k_end = 0;    // multiples of 8, for MXFP4 of 32
-  const float* start = nullptr;      // [rows][32] sums over the k before k_begin; null: zeros
-  int64_t outputs = 0;               // of the block, 1..32
-  const void* panel = nullptr;       // kPanel*: [K][rows] float32 or [K/2][rows] pairs of bfloat16
-  const void* x[kMaxTileRows] = {};  // kRows*: a row each, float32 or bfloat16
-  float* y[kMaxTileRows] = {};       // a row each, at the block's first output
+  const std::byte* block = nullptr;         // packed block of 32 outputs
+  int64_t cols = 0;                         // its padded K
+  int64_t k_begin = 0, k_end = 0;           // multiples of 8, for MXFP4 of 32
+  const float* start = nullptr;             // [rows][32] sums over the k before k_begin; null: zeros
+  int64_t outputs = 0;                      // of the block, 1..32
+  const void* panel = nullptr;              // kPanel*, see XKind
+  const uint32_t* decoded = nullptr;        // kPanelInt16: [pairs of k from k_begin][32], two int16 each
+  const void* x[kMaxTileRows] = {};         // kRows*: a row each, float32, bfloat16 or int16
+  const float* x_scale[kMaxTileRows] = {};  // kRowsInt16: [groups] each
+  float* y[kMaxTileRows] = {};              // a row each, at the block's first output
 };
 // Bytes of a word column of a block; where in a block the codes and scales of an MXFP4 group stand (see
 // packed_matrix.h).
@@ -33,14 +35,27 @@ inline constexpr int64_t Mxfp4CodesAt(int64_t group) {
 
 using TileFn = void (*)(const TileArgs&);
 
-// Where a tile's activations stand.
-enum class XKind { kRowsF32, kRowsBf16, kPanelF32, kPanelBf16 };
-inline constexpr int kWeightTypes = 3, kXKinds = 4;
+// What a tile's activations are and where they stand: rows where they are, or a panel of the tile's rows side by side.
+// Exact: float32, summed in double.
+enum class XKind {
+  kRowsF32,
+  kRowsBf16,
+  kRowsInt16,
+  kRowsExact,
+  kPanelF32,    // [K][rows]
+  kPanelBf16,   // [K/2][rows] pairs
+  kPanelInt16,  // for each group of 32 k: [16][rows] pairs, then [rows] float32 scales
+  kPanelExact,  // as kPanelF32
+};
+inline constexpr int kWeightTypes = 3, kXKinds = 8;
+inline constexpr int64_t kInt16GroupWords = kMxfp4Group / 2 + 1;  // of a row in a kPanelInt16
 
 struct TileTable {
   int max_rows = kMaxTileRows;  // of a tile
   bool bf16_panels = false;     // else panels of rounded activations are widened to float32
-  // [weight type][x kind][rows - 1]; null where a combination does not occur (float32 weights with bf16 x)
+  // Codes of the k in [k_begin, k_end), multiples of 32, of a block -> TileArgs::decoded.
+  void (*decode)(const std::byte* block, int64_t k_begin, int64_t k_end, uint32_t* out) = nullptr;
+  // [weight type][x kind][rows - 1]; null where a combination does not occur
   TileFn tile[kWeightTypes][kXKinds][kMaxTileRows] = {};
 };
 

@@ -1,4 +1,6 @@
 // Tiles in plain vector C++ (GCC and Clang vector types): any CPU, four SSE2 or NEON registers to a vector.
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -17,8 +19,11 @@ namespace {
 
 constexpr int64_t kPrefetchBytes = 4096;
 constexpr int kTwoHalvesRows = 1;  // 16 registers of 4 lanes: one half block of one row is 4
+constexpr int kInt16Side = 1, kInt16RowsSideRows = 0, kInt16TotalsInRegisters = 3;
+constexpr int kExactTwoSidesRows = 0;
 
 struct V {
+  static constexpr int kLanes = 16;
   using Floats = float __attribute__((vector_size(64)));
   using Words = uint32_t __attribute__((vector_size(64)));
   Floats v;
@@ -42,20 +47,96 @@ struct V {
   }
   KESTREL_INLINE static V Low(Words w) { return {reinterpret_cast<Floats>(w << 16)}; }
   KESTREL_INLINE static V High(Words w) { return {reinterpret_cast<Floats>(w & 0xffff0000u)}; }
-  // The code's three lower bits as exponent and first mantissa bit of a float32 are its value times 2^-126.
-  template <int kShift>
-  KESTREL_INLINE static V E2m1(Words w) {
-    const Words code = w >> kShift;
-    return {reinterpret_cast<Floats>((code & 7u) << 22 | (code & 8u) << 28) * 0x1p126f};
+};
+
+using Float8 = float __attribute__((vector_size(32)));
+using Int8 = int32_t __attribute__((vector_size(32)));
+using Word8 = uint32_t __attribute__((vector_size(32)));
+using Double8 = double __attribute__((vector_size(64)));
+
+template <class T>
+KESTREL_INLINE T LoadAs(const void* p) {
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// The code's three lower bits as exponent and first mantissa bit of a float32 are its value times 2^-126.
+KESTREL_INLINE Float8 E2m1TimesTwo(Word8 code) {
+  return reinterpret_cast<Float8>((code & 7u) << 22 | (code & 8u) << 28) * 0x1p127f;
+}
+
+// The products are integers and so are their sums below 2^24: float32 arithmetic is exact, and SSE2 has it.
+struct I {
+  static constexpr int kLanes = 8;
+  struct Pair {
+    Float8 even, odd;
+  };
+  using Codes = Word8;
+  using Sum = Float8;
+  using Float = Float8;
+
+  KESTREL_INLINE static Sum Zero() { return Float8{}; }
+  KESTREL_INLINE static Float FloatZero() { return Float8{}; }
+  KESTREL_INLINE static Float Load(const float* p) { return LoadAs<Float8>(p); }
+  KESTREL_INLINE static void Store(float* p, Float v) { std::memcpy(p, &v, sizeof v); }
+  KESTREL_INLINE static Codes LoadCodes(const std::byte* p) { return LoadAs<Word8>(p); }
+  KESTREL_INLINE static Pair LoadPair(const uint32_t* p) {
+    const Int8 both = LoadAs<Int8>(p);
+    return {__builtin_convertvector(both << 16 >> 16, Float8), __builtin_convertvector(both >> 16, Float8)};
   }
-  KESTREL_INLINE static V Scales(const std::byte* p) {
-    V r;
-    for (int i = 0; i < 16; ++i) r.v[i] = E8m0ToFloat(static_cast<uint8_t>(p[i]));
+  KESTREL_INLINE static void StorePair(uint32_t* p, Pair v) {
+    const Int8 both = (__builtin_convertvector(v.even, Int8) & 0xffff) | __builtin_convertvector(v.odd, Int8) << 16;
+    std::memcpy(p, &both, sizeof both);
+  }
+  template <int kPair>
+  KESTREL_INLINE static Pair FromCodes(Codes codes) {
+    return {E2m1TimesTwo(codes >> 4 * kPair), E2m1TimesTwo(codes >> (16 + 4 * kPair))};
+  }
+  KESTREL_INLINE static void Dot(Pair w, const uint32_t* x, Sum& sum) {
+    sum += w.even * static_cast<float>(static_cast<int16_t>(*x));
+    sum += w.odd * static_cast<float>(static_cast<int16_t>(*x >> 16));
+  }
+  KESTREL_INLINE static Float Scales(const std::byte* p) {
+    Float r;
+    for (int i = 0; i < 8; ++i) r[i] = E8m0ToFloat(static_cast<uint8_t>(p[i]));
     return r;
+  }
+  KESTREL_INLINE static Float AddScaled(Sum sum, float x_scale, Float scale, Float total) {
+    const Float8 scaled = sum * x_scale;
+    for (int i = 0; i < 8; ++i) total[i] = std::fma(scaled[i], scale[i], total[i]);
+    return total;
   }
 };
 
+struct D {
+  static constexpr int kLanes = 8;
+  Double8 v;
+
+  KESTREL_INLINE static D Widen(Float8 x) { return {__builtin_convertvector(x, Double8)}; }
+  KESTREL_INLINE static D Zero() { return {Double8{}}; }
+  KESTREL_INLINE static D Load(const float* p) { return Widen(LoadAs<Float8>(p)); }
+  KESTREL_INLINE static D Low(const std::byte* p) { return Widen(reinterpret_cast<Float8>(LoadAs<Word8>(p) << 16)); }
+  KESTREL_INLINE static D High(const std::byte* p) {
+    return Widen(reinterpret_cast<Float8>(LoadAs<Word8>(p) & 0xffff0000u));
+  }
+  KESTREL_INLINE static D E2m1(const std::byte* p, int shift) {
+    return {Widen(E2m1TimesTwo(LoadAs<Word8>(p) >> shift)).v * .5};
+  }
+  KESTREL_INLINE static D Scales(const std::byte* p) { return Widen(I::Scales(p)); }
+  KESTREL_INLINE static D Broadcast(const float* p) { return {static_cast<double>(*p) - Double8{}}; }
+  KESTREL_INLINE static D Mul(D a, D b) { return {a.v * b.v}; }
+  KESTREL_INLINE static D MulAdd(D a, D b, D c) { return {a.v * b.v + c.v}; }
+  KESTREL_INLINE static void Store(float* p, D a) {
+    const Float8 rounded = __builtin_convertvector(a.v, Float8);
+    std::memcpy(p, &rounded, sizeof rounded);
+  }
+};
+
+#include "kestrel/kernels/matmul/exact_tile.inl.h"
 #include "kestrel/kernels/matmul/fma_tile.inl.h"
+#include "kestrel/kernels/matmul/int16_tile.inl.h"
+#include "kestrel/kernels/matmul/make_table.inl.h"
 
 }  // namespace
 
