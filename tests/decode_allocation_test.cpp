@@ -45,7 +45,7 @@ TEST_P(DecodeAllocation, IsZero) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, DecodeAllocation, testing::Values("k3-tiny", "linear-tiny"),
-                         [](const auto& info) { return std::string(info.param) == "k3-tiny" ? "K3" : "Linear"; });
+                         [](const auto& spec) { return std::string(spec.param) == "k3-tiny" ? "K3" : "Linear"; });
 
 }  // namespace
 }  // namespace kestrel
