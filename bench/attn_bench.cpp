@@ -56,10 +56,8 @@ struct LatentPages {
   }
 };
 
-BenchResult Rate(const Context& ctx, const AttnRoofs& roofs, const std::string& name, double flop, const Timing& t) {
-  const bool pairs = ctx.isa == Isa::kAvx512Bf16 && ctx.matmul == MatMulMode::kBf16;
-  const double roof = (pairs ? roofs.bf16_gflops : roofs.f32_gflops) * ctx.pool.size(), rate = flop / t.seconds * 1e-9;
-  return {name, rate, "GFLOP/s", roof, rate / roof, t.spread};
+BenchResult Rate(const std::string& name, double flop, const Timing& t) {
+  return {name, flop / t.seconds * 1e-9, "GFLOP/s", 0, 0, t.spread};
 }
 
 BenchResult DepthAttentionBench(Context& ctx, const std::string& name, int64_t rows) {
@@ -99,7 +97,7 @@ BenchResult RouterBench(Context& ctx, const std::string& name) {
   return {name, t.seconds * 1e6 / rows, "us/row", 0, 0, t.spread};
 }
 
-BenchResult DecodeBench(Context& ctx, const AttnRoofs& roofs, const std::string& name, int heads, int64_t keys) {
+BenchResult DecodeBench(Context& ctx, const std::string& name, int heads, int64_t keys) {
   Rng rng(3);
   const MlaShape shape = {.heads = heads, .nope = 128, .rope = 64, .v_dim = 128, .rank = 512, .scale = 0.07f};
   const LatentPages pages(rng, keys, 576);
@@ -107,12 +105,11 @@ BenchResult DecodeBench(Context& ctx, const AttnRoofs& roofs, const std::string&
   std::vector<float> out(static_cast<size_t>(heads) * 512);
   const MlaSegment segment = {{pages.pointers.data(), true}, 0, 1, keys - 1};
   const Timing t = Time([&] { MlaDecode(ctx, shape, {&segment, 1}, q.data(), out.data()); });
-  return Rate(ctx, roofs, name, 2.0 * static_cast<double>(keys) * heads * (576 + 512), t);
+  return Rate(name, 2.0 * static_cast<double>(keys) * heads * (576 + 512), t);
 }
 
 // Counted: keys and values expanded once, and the causal half of scores and values.
-BenchResult PrefillBench(Context& ctx, const AttnRoofs& roofs, const std::string& name, int64_t rows,
-                         int64_t position) {
+BenchResult PrefillBench(Context& ctx, const std::string& name, int64_t rows, int64_t position) {
   Rng rng(4);
   const MlaShape shape = {.heads = 16, .nope = 128, .rope = 64, .v_dim = 128, .rank = 512, .scale = 0.07f};
   std::vector<bf16> kv_b;
@@ -123,7 +120,7 @@ BenchResult PrefillBench(Context& ctx, const AttnRoofs& roofs, const std::string
   const MlaSegment segment = {{pages.pointers.data(), true}, 0, rows, position};
   const Timing t = Time([&] { MlaPrefill(ctx, shape, {&segment, 1}, q.data(), {kv_b.data(), true}, out.data()); });
   const double n = static_cast<double>(rows), at = static_cast<double>(position), seen = n * at + n * (n + 1) / 2;
-  return Rate(ctx, roofs, name, 16 * 2.0 * ((n + at) * 512 * 256 + seen * (192 + 128)), t);
+  return Rate(name, 16 * 2.0 * ((n + at) * 512 * 256 + seen * (192 + 128)), t);
 }
 
 }  // namespace
@@ -134,18 +131,18 @@ std::vector<std::string> AttnBenchNames() {
           "mla_prefill/512rows/at4096", "mla_prefill/64rows/at0"};
 }
 
-BenchResult RunAttnBench(Context& ctx, std::string_view name_view, const AttnRoofs& roofs) {
+BenchResult RunAttnBench(Context& ctx, std::string_view name_view) {
   const std::string name(name_view);
   if (name == "depth_attention/1row") return DepthAttentionBench(ctx, name, 1);
   if (name == "depth_attention/64rows") return DepthAttentionBench(ctx, name, 64);
   if (name == "situ/16x3072") return SituBench(ctx, name);
   if (name == "router/896top16") return RouterBench(ctx, name);
-  if (name == "mla_decode/96heads/16k") return DecodeBench(ctx, roofs, name, 96, 16384);
-  if (name == "mla_decode/96heads/256") return DecodeBench(ctx, roofs, name, 96, 256);
-  if (name == "mla_decode/16heads/16k") return DecodeBench(ctx, roofs, name, 16, 16384);
-  if (name == "mla_prefill/512rows/at0") return PrefillBench(ctx, roofs, name, 512, 0);
-  if (name == "mla_prefill/512rows/at4096") return PrefillBench(ctx, roofs, name, 512, 4096);
-  if (name == "mla_prefill/64rows/at0") return PrefillBench(ctx, roofs, name, 64, 0);
+  if (name == "mla_decode/96heads/16k") return DecodeBench(ctx, name, 96, 16384);
+  if (name == "mla_decode/96heads/256") return DecodeBench(ctx, name, 96, 256);
+  if (name == "mla_decode/16heads/16k") return DecodeBench(ctx, name, 16, 16384);
+  if (name == "mla_prefill/512rows/at0") return PrefillBench(ctx, name, 512, 0);
+  if (name == "mla_prefill/512rows/at4096") return PrefillBench(ctx, name, 512, 4096);
+  if (name == "mla_prefill/64rows/at0") return PrefillBench(ctx, name, 64, 0);
   return {name, -1, "no such bench"};
 }
 

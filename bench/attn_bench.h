@@ -1,6 +1,5 @@
 // Benches of the kernels around the matrix products: depth attention, router, latent attention, at the sizes of the
-// release. A roof is what the CPU's multipliers can do at full speed, for attention (see BenchRoofs); 0 where there is
-// none.
+// release. Absolute rates, without a roof.
 //
 //   for (const std::string& name : AttnBenchNames()) Print(RunAttnBench(ctx, name));
 #pragma once
@@ -14,13 +13,7 @@
 
 namespace kestrel::bench {
 
-// Per core, as measured with the multiply alone in a loop; the caller may give its own.
-struct AttnRoofs {
-  double bf16_gflops = 225;
-  double f32_gflops = 114;
-};
-
 std::vector<std::string> AttnBenchNames();
-BenchResult RunAttnBench(Context& ctx, std::string_view name, const AttnRoofs& roofs = {});
+BenchResult RunAttnBench(Context& ctx, std::string_view name);
 
 }  // namespace kestrel::bench
