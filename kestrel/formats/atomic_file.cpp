@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "kestrel/formats/mapped_file.h"
+
 namespace kestrel {
 namespace {
 // Some systems refuse or cut a single write of 2 GiB or more.
@@ -92,30 +94,12 @@ Status WriteTextFile(const std::string& path, std::string_view text) {
 }
 
 Result<std::string> ReadWholeFile(const std::string& path, size_t max_bytes) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info {};
-  if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    const int error = fd < 0 ? errno : EISDIR;
-    if (fd >= 0) close(fd);
-    return Err(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "[formats.read] {}: {}; want a readable file",
-               path, std::strerror(error));
-  }
-  const auto size = static_cast<size_t>(info.st_size);
+  KESTREL_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path, "formats.read"));
+  const size_t size = file.bytes().size();
   if (size > max_bytes) {
-    close(fd);
     return Err(ErrorCode::kCorrupt, "[formats.read] {}: size, got {} bytes, want at most {}", path, size, max_bytes);
   }
-  std::string text(size, '\0');
-  size_t done = 0;
-  while (done < size) {
-    const ssize_t n = pread(fd, text.data() + done, std::min(size - done, kMaxWrite), static_cast<off_t>(done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    done += static_cast<size_t>(n);
-  }
-  close(fd);
-  if (done != size) return Err(ErrorCode::kIo, "[formats.read] {}: got {} bytes, want {}", path, done, size);
-  return text;
+  return std::string(file.text());
 }
 
 }  // namespace kestrel

@@ -39,7 +39,9 @@ class AtomicFile {
   uint64_t written_ = 0;
 };
 
+// Atomic.
 Status WriteTextFile(const std::string& path, std::string_view text);
+// kNotFound, kIo, or kCorrupt where it is larger than max_bytes. Pipes, devices and folders are refused.
 Result<std::string> ReadWholeFile(const std::string& path, size_t max_bytes);
 
 }  // namespace kestrel

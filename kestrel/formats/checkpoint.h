@@ -32,6 +32,7 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
+  Status Gather(const std::string& folder);  // places_ from the shards
   std::vector<SafetensorsFile> shards_;
   std::unordered_map<std::string_view, Place> places_;  // views of the shards' names
 };

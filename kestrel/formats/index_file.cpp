@@ -1,17 +1,14 @@
 #include "kestrel/formats/index_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <iterator>
 #include <unordered_map>
 
 #include "kestrel/formats/json.h"
+#include "kestrel/formats/mapped_file.h"
+#include "kestrel/formats/shown.h"
 
 namespace kestrel {
 
@@ -19,7 +16,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr size_t kDropBytes = size_t{4} << 20;  // of mapped text between two calls to the system
+constexpr size_t kMaxIndexBytes = size_t{1} << 30;  // the release's has 60 MB
+constexpr size_t kDropBytes = size_t{4} << 20;      // of mapped text between two calls to the system
 
 // Walks text. Where the text is a mapping, pages that were read leave the resident set, or the release's index would
 // add its own 60 MB to the 42 MB of the names.
@@ -47,8 +45,17 @@ class TextIterator {
   const char *at_, *drop_at_;
 };
 
+// A shard is a file of the folder: no index leads out of it.
+bool IsPlainName(std::string_view name) {
+  constexpr size_t kMaxName = 255;  // of the usual file systems
+  constexpr std::string_view kForbidden("/\\\0", 3);
+  return !name.empty() && name.size() <= kMaxName && name != "." && name != ".." &&
+         name.find_first_of(kForbidden) == std::string_view::npos;
+}
+
 }  // namespace
 
+// Depth 1 holds metadata and weight_map, depth 2 what they hold. Anything else is read over.
 class IndexReader : public nlohmann::json_sax<ordered_json> {
  public:
   IndexReader(IndexFile& out, std::string_view where) : out_(out), where_(where) {}
@@ -65,7 +72,10 @@ class IndexReader : public nlohmann::json_sax<ordered_json> {
   bool string(std::string& shard) override { return depth_ == 2 && section_ == "weight_map" ? Add(shard) : Scalar(); }
   bool binary(ordered_json::binary_t&) override { return false; }
   bool start_object(size_t) override { return Open(); }
-  bool start_array(size_t) override { return depth_ == 0 ? Fail("want an object") : Open(); }
+  bool start_array(size_t) override {
+    if (depth_ == 0) return Fail("got a list, want an object");
+    return depth_ == 1 && section_ == "weight_map" ? Scalar() : Open();
+  }
   bool end_object() override { return --depth_, true; }
   bool end_array() override { return --depth_, true; }
   bool key(std::string& name) override {
@@ -74,9 +84,7 @@ class IndexReader : public nlohmann::json_sax<ordered_json> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    std::string what = error.what();
-    for (char& c : what) c = c == '\n' ? ' ' : c;
-    return Fail(what.substr(0, 160));
+    return Fail(JsonErrorText(error));
   }
   bool Fail(const std::string& what) {
     if (status) status = Err(ErrorCode::kCorrupt, "[formats.index] {}: {}", where_, what);
@@ -93,13 +101,17 @@ class IndexReader : public nlohmann::json_sax<ordered_json> {
     if (depth_ == 0) return Fail("want an object");
     if (section_ != "weight_map") return true;
     return Fail(depth_ == 1 ? std::string("weight_map: want an object")
-                            : fmt::format("tensor '{}': want the name of a shard", key_.substr(0, 200)));
+                            : fmt::format("tensor '{}': want the name of a shard", Shown(key_)));
   }
   bool Add(const std::string& shard) {
     if (key_.size() > UINT16_MAX || out_.names_.size() + key_.size() > UINT32_MAX) return Fail("names are too long");
     const auto [it, fresh] = shard_ids_.emplace(shard, static_cast<int>(shard_ids_.size()));
     if (fresh) {
       if (shard_ids_.size() > UINT16_MAX) return Fail(fmt::format("got more than {} shards", UINT16_MAX));
+      if (!IsPlainName(shard)) {
+        return Fail(fmt::format("tensor '{}': shard, got '{}', want the plain name of a file in the folder",
+                                Shown(key_), Shown(shard, 120)));
+      }
       out_.shards_.push_back(shard);
     }
     out_.rows_.push_back({static_cast<uint32_t>(out_.names_.size()), static_cast<uint16_t>(key_.size()),
@@ -135,29 +147,20 @@ Result<IndexFile> IndexFile::Parse(std::string_view json, std::string_view where
   std::sort(index.rows_.begin(), index.rows_.end(), [&](const Row& a, const Row& b) { return name(a) < name(b); });
   for (size_t i = 1; i < index.rows_.size(); ++i) {
     if (name(index.rows_[i]) == name(index.rows_[i - 1])) {
-      return Err(ErrorCode::kCorrupt, "[formats.index] {}: tensor '{}' is there twice", where, name(index.rows_[i]));
+      return Err(ErrorCode::kCorrupt, "[formats.index] {}: tensor '{}' is there twice", where,
+                 Shown(name(index.rows_[i])));
     }
   }
   return index;
 }
 
 Result<IndexFile> IndexFile::Read(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info {};
-  if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
-    const int error = fd < 0 ? errno : EINVAL;
-    if (fd >= 0) close(fd);
-    return Err(ErrorCode::kIo, "[formats.index] {}: {}; want a readable file that is not empty", path,
-               std::strerror(error));
+  KESTREL_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path, "formats.index"));
+  if (file.text().size() > kMaxIndexBytes) {
+    return Err(ErrorCode::kCorrupt, "[formats.index] {}: size, got {} bytes, want at most {}", path, file.text().size(),
+               kMaxIndexBytes);
   }
-  const auto size = static_cast<size_t>(info.st_size);
-  void* map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  close(fd);
-  if (map == MAP_FAILED)
-    return Err(ErrorCode::kIo, "[formats.index] {}: can't be mapped: {}", path, std::strerror(errno));
-  auto index = Parse({static_cast<const char*>(map), size}, path, /*mapped=*/true);
-  munmap(map, size);
-  return index;
+  return Parse(file.text(), path, /*mapped=*/true);
 }
 
 std::optional<size_t> IndexFile::Find(std::string_view wanted) const {

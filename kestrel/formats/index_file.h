@@ -18,7 +18,7 @@ namespace kestrel {
 class IndexFile {
  public:
   static Result<IndexFile> Read(const std::string& path);
-  // Errors begin with `where`. Duplicate names and empty indices are refused.
+  // Errors begin with `where`. kCorrupt for duplicate names, an empty index, shards that are no plain file names.
   static Result<IndexFile> Parse(std::string_view json, std::string_view where);
 
   size_t size() const { return rows_.size(); }

@@ -1,5 +1,5 @@
-// Strict JSON for files that come from outside: a depth limit, no duplicate keys, no trailing bytes. Third-party types
-// stay inside formats' .cpp files that include this header.
+// Strict JSON for files that come from outside: a depth limit, no duplicate keys, no trailing bytes, valid UTF-8. Time
+// and memory are linear in the text. Third-party types stay inside the .cpp files that include this header.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,10 @@ namespace kestrel {
 
 inline constexpr int kMaxJsonDepth = 64;
 
-// `where` begins the message, e.g. the file's path.
+// `where` begins the message, e.g. the file's path. kCorrupt for whatever is not strict JSON.
 Result<nlohmann::ordered_json> ParseStrictJson(std::string_view text, std::string_view where);
+
+// The parser's own message as part of a line of ours.
+std::string JsonErrorText(const std::exception& error);
 
 }  // namespace kestrel

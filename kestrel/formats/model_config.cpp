@@ -6,6 +6,7 @@
 
 #include "kestrel/formats/atomic_file.h"
 #include "kestrel/formats/json.h"
+#include "kestrel/formats/shown.h"
 
 namespace kestrel {
 namespace {
@@ -16,9 +17,12 @@ constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr int64_t kMaxSize = int64_t{1} << 24;  // of any width; the release's largest is 163 840
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxExperts = 65536;
+constexpr int64_t kMaxExpertsInAll = int64_t{1} << 20;  // over all layers; the release has 82 432
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+constexpr double kMaxParameters = 1e17;  // so that sums of bytes stay inside 63 bits; the release has 2.8e12
 
-std::string Shown(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace).substr(0, 60);
+std::string Value(const ordered_json& value) {
+  return Shown(value.dump(-1, ' ', false, ordered_json::error_handler_t::replace), 60);
 }
 
 // Reads typed values by key out of one object, and remembers the first error.
@@ -34,7 +38,7 @@ class Reader {
     const ordered_json& v = object_[key];
     const bool fits = v.is_number_integer() && (!v.is_number_unsigned() || v.get<uint64_t>() <= INT64_MAX);
     if (!fits || v.get<int64_t>() < low || v.get<int64_t>() > high) {
-      Fail(key, Shown(v), fmt::format("a whole number from {} to {}", low, high));
+      Fail(key, Value(v), fmt::format("a whole number from {} to {}", low, high));
       return low;
     }
     return v.get<int64_t>();
@@ -44,7 +48,7 @@ class Reader {
     if (!Has(key)) return Absent(key, absent);
     const ordered_json& v = object_[key];
     if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high)) {
-      Fail(key, Shown(v), fmt::format("a number from {} to {}", low, high));
+      Fail(key, Value(v), fmt::format("a number from {} to {}", low, high));
       return low;
     }
     return v.get<double>();
@@ -53,7 +57,7 @@ class Reader {
   bool Flag(const char* key, bool absent) {
     if (!Has(key)) return absent;
     if (!object_[key].is_boolean()) {
-      Fail(key, Shown(object_[key]), "true or false");
+      Fail(key, Value(object_[key]), "true or false");
       return absent;
     }
     return object_[key].get<bool>();
@@ -62,7 +66,7 @@ class Reader {
   std::string Text(const char* key, const std::string& absent) {
     if (!Has(key)) return absent;
     if (!object_[key].is_string()) {
-      Fail(key, Shown(object_[key]), "a string");
+      Fail(key, Value(object_[key]), "a string");
       return absent;
     }
     return object_[key].get<std::string>();
@@ -74,12 +78,12 @@ class Reader {
     const ordered_json& v = object_[key];
     if (or_one && v.is_number()) return {Integer(key, low, high)};
     if (!v.is_array()) {
-      Fail(key, Shown(v), "a list of whole numbers");
+      Fail(key, Value(v), "a list of whole numbers");
       return out;
     }
     for (const auto& x : v) {
       if (!x.is_number_integer() || x.get<int64_t>() < low || x.get<int64_t>() > high) {
-        Fail(key, Shown(x), fmt::format("whole numbers from {} to {}", low, high));
+        Fail(key, Value(x), fmt::format("whole numbers from {} to {}", low, high));
         return out;
       }
       out.push_back(x.get<int64_t>());
@@ -135,7 +139,7 @@ void ReadKda(const ordered_json& text, std::string_view where, const std::string
   }
   if (!text["linear_attn_config"].is_object()) {
     status = Err(ErrorCode::kInvalidArgument, "[formats.config] {}: {}linear_attn_config, got {}, want an object",
-                 where, prefix, Shown(text["linear_attn_config"]));
+                 where, prefix, Value(text["linear_attn_config"]));
     return;
   }
   Reader r(text["linear_attn_config"], where, prefix + "linear_attn_config.");
@@ -176,7 +180,8 @@ void ReadMoe(Reader& r, ModelConfig& c) {
   c.renormalize = r.Flag("moe_renormalize", true);
   c.routed_scaling_factor = r.Number("routed_scaling_factor", 1e-6, 1e6, 1.0);
   const std::string router = r.Text("moe_router_activation_func", "sigmoid");
-  if (router != "sigmoid" && router != "softmax") r.Fail("moe_router_activation_func", router, "sigmoid or softmax");
+  if (router != "sigmoid" && router != "softmax")
+    r.Fail("moe_router_activation_func", Shown("'" + router + "'", 60), "sigmoid or softmax");
   c.router_sigmoid = router == "sigmoid";
   c.expert_groups = r.Integer("num_expert_group", 1, c.num_experts, 1);
   c.topk_group = r.Integer("topk_group", 1, c.expert_groups, 1);
@@ -192,7 +197,7 @@ void ReadMoe(Reader& r, ModelConfig& c) {
 
 void ReadActivation(Reader& r, ModelConfig& c) {
   const std::string act = r.Text("hidden_act", "silu");
-  if (act != "situ" && act != "silu") r.Fail("hidden_act", "'" + act.substr(0, 40) + "'", "situ or silu");
+  if (act != "situ" && act != "silu") r.Fail("hidden_act", Shown("'" + act + "'", 60), "situ or silu");
   c.activation.situ = act == "situ";
   if (!c.activation.situ) return;
   c.activation.beta = r.Number("activation_situ_beta", 0, 1e6, 1.0);
@@ -207,14 +212,33 @@ void ReadQuantization(Reader& r, const ordered_json& text, ModelConfig& c) {
   const std::string format = q.is_object() ? q.value("format", ordered_json()).dump() : "";
   if (method != "\"compressed-tensors\"" || format != "\"mxfp4-pack-quantized\"") {
     return r.Fail("quantization_config",
-                  fmt::format("quant_method {}, format {}", method.substr(0, 60), format.substr(0, 60)),
+                  fmt::format("quant_method {}, format {}", Shown(method, 60), Shown(format, 60)),
                   "compressed-tensors, mxfp4-pack-quantized");
   }
   c.experts_mxfp4 = true;
 }
 
+// About as many as the layers hold; in double, where nothing overflows.
+double RoughParameters(const ModelConfig& c) {
+  const auto d = [](int64_t x) { return static_cast<double>(x); };
+  const double hidden = d(c.hidden_size), kda = d(c.kda.heads) * d(c.kda.head_dim);
+  const double query = d(c.num_attention_heads) * d(c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim);
+  const double mixer = kda * (6 * hidden + 2 * d(c.kda.head_dim)) +
+                       query * (2 * hidden + d(c.q_lora_rank + c.kv_lora_rank)) + d(c.kv_lora_rank) * hidden;
+  const double inner = d(c.latent_size > 0 ? c.latent_size : c.hidden_size);
+  const double moe = 3 * d(c.moe_intermediate_size) * (d(c.num_experts) * inner + d(c.shared_experts) * hidden);
+  const double dense = 3 * d(c.intermediate_size) * hidden + d(c.num_experts) * hidden + 2 * inner * hidden;
+  return 2 * d(c.vocab_size) * hidden + d(c.num_hidden_layers) * (mixer + moe + dense);
+}
+
 void CheckSizes(Reader& r, const ModelConfig& c) {
   if (!r.status) return;
+  if (c.num_experts * c.num_hidden_layers > kMaxExpertsInAll)
+    r.Fail("num_experts", fmt::format("{} in each of {} layers", c.num_experts, c.num_hidden_layers),
+           fmt::format("at most {} in all", kMaxExpertsInAll));
+  if (const double parameters = RoughParameters(c); parameters > kMaxParameters)
+    r.Fail("hidden_size", fmt::format("sizes that make {:.1e} parameters", parameters),
+           fmt::format("at most {:.0e}", kMaxParameters));
   if (c.experts_mxfp4 && c.num_experts > 0) {
     const int64_t inner = c.latent_size > 0 ? c.latent_size : c.hidden_size;
     if (inner % 32 != 0)
@@ -222,6 +246,13 @@ void CheckSizes(Reader& r, const ModelConfig& c) {
              "a multiple of 32 for MXFP4 experts");
     if (c.moe_intermediate_size % 32 != 0)
       r.Fail("moe_intermediate_size", std::to_string(c.moe_intermediate_size), "a multiple of 32 for MXFP4 experts");
+  }
+  if (c.first_k_dense_replace > c.num_hidden_layers)
+    r.Fail("first_k_dense_replace", std::to_string(c.first_k_dense_replace),
+           fmt::format("at most num_hidden_layers = {}", c.num_hidden_layers));
+  const std::pair<const char*, int64_t> ids[] = {{"bos_token_id", c.bos_token_id}, {"pad_token_id", c.pad_token_id}};
+  for (const auto& [key, id] : ids) {
+    if (id >= c.vocab_size) r.Fail(key, std::to_string(id), fmt::format("less than vocab_size = {}", c.vocab_size));
   }
   for (const int64_t eos : c.eos_token_ids) {
     if (eos >= c.vocab_size)
@@ -235,12 +266,13 @@ bool operator==(const ModelConfig& a, const ModelConfig& b) { return ToJson(a) =
 
 Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view where) {
   KESTREL_ASSIGN_OR_RETURN(const ordered_json root, ParseStrictJson(json, where));
-  if (!root.is_object()) return Err(ErrorCode::kCorrupt, "[formats.config] {}: got no object", where);
+  if (!root.is_object())
+    return Err(ErrorCode::kCorrupt, "[formats.config] {}: got {}, want an object", where, Value(root));
   ModelConfig c;
   c.nested = root.contains("text_config");
   if (c.nested && !root["text_config"].is_object()) {
     return Err(ErrorCode::kInvalidArgument, "[formats.config] {}: text_config, got {}, want an object", where,
-               Shown(root["text_config"]));
+               Value(root["text_config"]));
   }
   const ordered_json& text = c.nested ? root["text_config"] : root;
   const std::string prefix = c.nested ? "text_config." : "";
@@ -249,7 +281,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view whe
   c.num_hidden_layers = r.Integer("num_hidden_layers", 1, kMaxLayers);
   c.vocab_size = r.Integer("vocab_size", 1, kMaxSize);
   c.rms_norm_eps = r.Number("rms_norm_eps", 0, 1, 1e-6);
-  c.max_position_embeddings = r.Integer("max_position_embeddings", 1, int64_t{1} << 40, 1048576);
+  c.max_position_embeddings = r.Integer("max_position_embeddings", 1, kMaxPositions, 1048576);
   c.tie_word_embeddings = r.Flag("tie_word_embeddings", false);
   c.bos_token_id = r.Integer("bos_token_id", -1, kMaxSize, -1);
   c.pad_token_id = r.Integer("pad_token_id", -1, kMaxSize, -1);
@@ -271,9 +303,11 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view whe
 }
 
 Result<ModelConfig> ReadModelConfig(const std::string& folder) {
-  if (!std::filesystem::is_directory(folder)) {
-    return Err(ErrorCode::kNotFound, "[formats.config] {}: got {}, want a model folder", folder,
-               std::filesystem::exists(folder) ? "a file" : "nothing");
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
+    const bool file = std::filesystem::exists(folder, error);
+    return Err(ErrorCode::kNotFound, "[formats.config] {}: got {}, want a model folder", Shown(folder),
+               file ? "a file" : "nothing");
   }
   const std::string path = (std::filesystem::path(folder) / "config.json").string();
   KESTREL_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxConfigBytes));

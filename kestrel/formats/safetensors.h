@@ -1,6 +1,6 @@
 // safetensors: eight bytes of header length, a JSON header, then the data (spec 02). Files are mapped, and everything
-// the header says is checked before a byte is believed: length, types, shapes (without overflow), offsets in order with
-// neither hole nor overlap, nothing after the last tensor.
+// the header says is checked before a byte is believed: length, types, shapes (without overflow), names once, spans
+// that lie end to end with neither hole nor overlap, nothing after the last tensor. safetensors_header.cpp does that.
 //
 //   KESTREL_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open("model.safetensors"));
 //   const TensorView w = file.View(*file.Find("lm_head.weight"));
@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +16,7 @@
 
 #include "kestrel/base/result.h"
 #include "kestrel/formats/atomic_file.h"
+#include "kestrel/formats/mapped_file.h"
 #include "kestrel/tensor/tensor_view.h"
 
 namespace kestrel {
@@ -38,33 +38,35 @@ struct SafetensorsHeader {
 
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
-// file_bytes: the whole file's size; bytes: at least its header. Errors begin with `where`.
+// file_bytes: the whole file's size; bytes: at least its header. Errors begin with `where`; kCorrupt for each of them.
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> bytes, uint64_t file_bytes,
                                                  std::string_view where);
 
+// The header for entries whose spans are set, padded to a multiple of eight bytes.
+std::string SafetensorsHeaderText(std::span<const TensorEntry> entries, const Metadata& metadata);
+
+// Elements times element size; kCorrupt where that is not under 2^63.
+Result<uint64_t> TensorBytes(const TensorEntry& tensor, std::string_view where);
+
 class SafetensorsFile {
  public:
+  // kNotFound or kIo where there is no readable regular file, kCorrupt where it is no safetensors.
   static Result<SafetensorsFile> Open(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::string& path() const { return path_; }
   const std::vector<TensorEntry>& tensors() const { return header_.tensors; }
   const Metadata& metadata() const { return header_.metadata; }
   const TensorEntry* Find(std::string_view name) const;
+  // Files of other writers may place a tensor at any byte: check before reading through a wider pointer.
   TensorView View(const TensorEntry& entry) const;
-  uint64_t file_bytes() const { return size_; }
+  uint64_t file_bytes() const { return map_.bytes().size(); }
 
  private:
   SafetensorsFile() = default;
   std::string path_;
   SafetensorsHeader header_;
-  std::unordered_map<std::string_view, size_t> by_name_;  // views of header_.tensors' names
-  std::byte* map_ = nullptr;
-  uint64_t size_ = 0;
+  std::unordered_map<std::string_view, size_t> by_name_;  // views of header_.tensors' names, which survive a move
+  MappedFile map_;
 };
 
 struct TensorToWrite {
@@ -74,10 +76,11 @@ struct TensorToWrite {
   std::span<const std::byte> bytes;
 };
 
-// Atomic. The tensors keep their order.
+// Atomic. kInvalidArgument where a tensor's bytes are not as many as its shape wants.
 Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> tensors, const Metadata& metadata);
 
-// For files larger than memory: sizes first, bytes in any order afterwards.
+// For files larger than memory: sizes first, bytes in any order afterwards. The header names the tensors in the order
+// given; their data lie by element size, wide ones first.
 class SafetensorsWriter {
  public:
   // The entries' begin and end are filled in.

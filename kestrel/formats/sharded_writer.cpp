@@ -4,13 +4,6 @@
 #include "kestrel/formats/json.h"
 
 namespace kestrel {
-namespace {
-
-// Shapes come from a checked config or a checked file; the writer checks them again for overflow.
-uint64_t ByteSize(const TensorEntry& t) { return static_cast<uint64_t>(NumElements(t.shape)) * SizeOf(t.dtype); }
-
-}  // namespace
-
 Result<ShardedWriter> ShardedWriter::Create(const std::string& folder, const std::vector<TensorEntry>& entries,
                                             const Metadata& metadata, uint64_t shard_bytes) {
   ShardedWriter out;
@@ -18,7 +11,7 @@ Result<ShardedWriter> ShardedWriter::Create(const std::string& folder, const std
   std::vector<std::vector<TensorEntry>> shards(1);
   uint64_t filled = 0;
   for (const TensorEntry& t : entries) {
-    const uint64_t bytes = ByteSize(t);
+    KESTREL_ASSIGN_OR_RETURN(const uint64_t bytes, TensorBytes(t, folder));
     if (!shards.back().empty() && filled + bytes > shard_bytes) {
       shards.emplace_back();
       filled = 0;

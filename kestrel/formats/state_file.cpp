@@ -14,7 +14,6 @@ namespace {
 constexpr std::string_view kMagic = "KESTREL\x01";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kHeaderBytes = 24, kChecksumBytes = 8;
-constexpr size_t kMaxStateBytes = size_t{1} << 46;
 constexpr uint64_t kMaxNameBytes = 256;
 
 tl::unexpected<Error> Corrupt(std::string_view where, const std::string& what) {
@@ -22,7 +21,7 @@ tl::unexpected<Error> Corrupt(std::string_view where, const std::string& what) {
 }
 
 template <class T>
-T Read(const std::string& bytes, size_t at) {
+T ReadAt(std::span<const std::byte> bytes, size_t at) {
   T x;
   std::memcpy(&x, bytes.data() + at, sizeof x);
   return x;
@@ -68,47 +67,57 @@ Status WriteStateFile(const std::string& path, uint64_t fingerprint, std::span<c
 }
 
 Result<StateFile> StateFile::Read(const std::string& path) {
-  KESTREL_ASSIGN_OR_RETURN(std::string bytes, ReadWholeFile(path, kMaxStateBytes));
-  return Parse(std::move(bytes), path);
+  KESTREL_ASSIGN_OR_RETURN(MappedFile map, MappedFile::Open(path, "formats.state"));
+  KESTREL_ASSIGN_OR_RETURN(StateFile file, Parse(map.bytes(), path));
+  file.map_ = std::move(map);
+  return file;
 }
 
-Result<StateFile> StateFile::Parse(std::string bytes, std::string_view where) {
-  if (bytes.size() < kHeaderBytes + kChecksumBytes || bytes.compare(0, kMagic.size(), kMagic) != 0) {
+Result<StateFile> StateFile::Parse(std::span<const std::byte> bytes, std::string_view where) {
+  if (bytes.size() < kHeaderBytes + kChecksumBytes || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
     return Corrupt(where, fmt::format("got {} bytes that do not begin as a state file does", bytes.size()));
   }
-  if (const auto version = kestrel::Read<uint32_t>(bytes, 8); version != kVersion) {
+  if (const auto version = ReadAt<uint32_t>(bytes, 8); version != kVersion) {
     return Err(ErrorCode::kUnsupported, "[formats.state] {}: version, got {}, want {}", where, version, kVersion);
   }
-  const size_t end = bytes.size() - kChecksumBytes;
-  const uint64_t want = kestrel::Read<uint64_t>(bytes, end), got = XXH64(bytes.data(), end, 0);
-  if (got != want)
-    return Corrupt(where, fmt::format("checksum, got {:016x}, want {:016x}; the file is damaged or cut", got, want));
+  const auto body = bytes.first(bytes.size() - kChecksumBytes);
   StateFile file;
-  file.fingerprint_ = kestrel::Read<uint64_t>(bytes, 16);
-  const auto count = kestrel::Read<uint32_t>(bytes, 12);
+  file.fingerprint_ = ReadAt<uint64_t>(bytes, 16);
+  // The sections' sizes first: they tell a cut file, of whatever size, without reading all of it.
+  KESTREL_RETURN_IF_ERROR(file.ReadSections(body, where));
+  const auto want = ReadAt<uint64_t>(bytes, body.size());
+  const uint64_t got = XXH64(body.data(), body.size(), 0);
+  if (got != want)
+    return Corrupt(where, fmt::format("checksum, got {:016x}, want {:016x}; the file is damaged", got, want));
+  return file;
+}
+
+Status StateFile::ReadSections(std::span<const std::byte> body, std::string_view where) {
+  const auto count = ReadAt<uint32_t>(body, 12);
   size_t at = kHeaderBytes;
   for (uint32_t i = 0; i < count; ++i) {
-    if (end - at < 16) return Corrupt(where, fmt::format("section {} of {} is cut", i, count));
-    const auto name_bytes = kestrel::Read<uint64_t>(bytes, at), data_bytes = kestrel::Read<uint64_t>(bytes, at + 8);
+    if (body.size() - at < 16) return Corrupt(where, fmt::format("section {} of {} is cut", i, count));
+    const auto name_bytes = ReadAt<uint64_t>(body, at), data_bytes = ReadAt<uint64_t>(body, at + 8);
     at += 16;
-    if (name_bytes > kMaxNameBytes || name_bytes > end - at || data_bytes > end - at - name_bytes) {
-      return Corrupt(
-          where, fmt::format("section {}: got {} and {} bytes, more than the file holds", i, name_bytes, data_bytes));
+    if (name_bytes > kMaxNameBytes || name_bytes > body.size() - at || data_bytes > body.size() - at - name_bytes) {
+      return Corrupt(where, fmt::format("section {}: got {} and {} bytes, want at most {} and what the file holds", i,
+                                        name_bytes, data_bytes, kMaxNameBytes));
     }
-    const std::string name = bytes.substr(at, name_bytes);
+    std::string name(reinterpret_cast<const char*>(body.data()) + at, name_bytes);
     at += name_bytes;
-    if (!file.sections_.emplace(name, Range{at, data_bytes}).second) return Corrupt(where, "a section is there twice");
+    if (!sections_.emplace(std::move(name), body.subspan(at, data_bytes)).second)
+      return Corrupt(where, fmt::format("section {} has the name of one before", i));
     at += data_bytes;
   }
-  if (at != end) return Corrupt(where, fmt::format("{} bytes trail the last section", end - at));
-  file.bytes_ = std::move(bytes);
-  return file;
+  if (at != body.size())
+    return Corrupt(where, fmt::format("got {} bytes after the last section, want 0", body.size() - at));
+  return {};
 }
 
 std::optional<std::span<const std::byte>> StateFile::Find(std::string_view name) const {
   const auto it = sections_.find(name);
   if (it == sections_.end()) return std::nullopt;
-  return std::as_bytes(std::span(bytes_.data() + it->second.begin, it->second.size));
+  return it->second;
 }
 
 }  // namespace kestrel

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "kestrel/base/result.h"
+#include "kestrel/formats/mapped_file.h"
 
 namespace kestrel {
 
@@ -27,21 +28,20 @@ Status WriteStateFile(const std::string& path, uint64_t fingerprint, std::span<c
 
 class StateFile {
  public:
+  // The file is mapped for as long as this lives.
   static Result<StateFile> Read(const std::string& path);
-  // Errors begin with `where`. Takes the whole file's bytes.
-  static Result<StateFile> Parse(std::string bytes, std::string_view where);
+  // bytes: the whole file's, which must outlive this. Errors begin with `where`: kCorrupt, kUnsupported for a version.
+  static Result<StateFile> Parse(std::span<const std::byte> bytes, std::string_view where);
 
   uint64_t fingerprint() const { return fingerprint_; }
   std::optional<std::span<const std::byte>> Find(std::string_view name) const;
   size_t sections() const { return sections_.size(); }
 
  private:
-  struct Range {
-    size_t begin, size;
-  };
-  std::string bytes_;
+  Status ReadSections(std::span<const std::byte> body, std::string_view where);
+  MappedFile map_;  // empty where Parse was given the bytes
   uint64_t fingerprint_ = 0;
-  std::map<std::string, Range, std::less<>> sections_;
+  std::map<std::string, std::span<const std::byte>, std::less<>> sections_;
 };
 
 }  // namespace kestrel

@@ -7,6 +7,7 @@
 #include "kestrel/formats/atomic_file.h"
 #include "kestrel/formats/index_file.h"
 #include "kestrel/formats/json.h"
+#include "kestrel/formats/shown.h"
 #include "kestrel/kernels/mla_attention.h"
 #include "kestrel/model/shapes.h"
 #include "kestrel/model/state.h"
@@ -21,7 +22,7 @@ constexpr size_t kMaxNamed = 5;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 void Note(NameList& list, std::string_view name) {
-  if (static_cast<size_t>(list.count++) < kMaxNamed) list.first.emplace_back(name);
+  if (static_cast<size_t>(list.count++) < kMaxNamed) list.first.push_back(Shown(name));
 }
 
 void Add(TensorTotals& to, const TensorTotals& x) {
@@ -84,15 +85,17 @@ class Inspector {
 
   Status OpenFiles() {
     const fs::path folder(folder_), index_path = folder / "model.safetensors.index.json";
-    if (fs::exists(index_path)) {
+    std::error_code ignored;  // a file that can't be looked at is absent
+    if (fs::exists(index_path, ignored)) {
       KESTREL_ASSIGN_OR_RETURN(index_, IndexFile::Read(index_path.string()));
       out_.source = Inspection::Source::kIndex;
       out_.declared_bytes = index_->total_size();
       out_.shards = static_cast<int64_t>(index_->shards().size());
-      for (const std::string& shard : index_->shards()) out_.shards_absent += fs::exists(folder / shard) ? 0 : 1;
+      for (const std::string& shard : index_->shards())
+        out_.shards_absent += fs::exists(folder / shard, ignored) ? 0 : 1;
     } else {
       out_.shards = 1;
-      out_.shards_absent = fs::exists(folder / "model.safetensors") ? 0 : 1;
+      out_.shards_absent = fs::exists(folder / "model.safetensors", ignored) ? 0 : 1;
     }
     if (out_.shards_absent > 0) return {};
     index_.reset();

@@ -3,18 +3,21 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "kestrel/formats/shown.h"
+
 namespace kestrel {
 namespace {
 
-// Calls f for the tensors of one model part after another.
+// Calls f for the tensors of one model part after another, until it returns false.
 class Lister {
  public:
-  Lister(const ModelConfig& config, const std::function<void(const ExpectedTensor&)>& f)
-      : c_(config), f_(f), prefix_(config.nested ? "language_model." : "") {}
+  Lister(const ModelConfig& config, std::function<bool(const ExpectedTensor&)> f)
+      : c_(config), f_(std::move(f)), prefix_(config.nested ? "language_model." : "") {}
 
   void All() {
     Add("model.embed_tokens.weight", TensorKind::kMatrix, {c_.vocab_size, c_.hidden_size}, Component::kEmbedding);
-    for (layer_ = 0; layer_ < c_.num_hidden_layers; ++layer_) Layer("model.layers." + std::to_string(layer_));
+    for (layer_ = 0; layer_ < c_.num_hidden_layers && !stopped_; ++layer_)
+      Layer("model.layers." + std::to_string(layer_));
     layer_ = -1;
     Residual("model.output_attn_res");
     Norm("model.norm", c_.hidden_size);
@@ -26,7 +29,7 @@ class Lister {
 
   void Add(const std::string& name, TensorKind kind, Shape shape, Component component,
            Init init = ExpectedTensor::kNormal) {
-    f_({prefix_ + name, kind, std::move(shape), component, layer_, expert_, init});
+    stopped_ = stopped_ || !f_({prefix_ + name, kind, std::move(shape), component, layer_, expert_, init});
   }
   void Matrix(const std::string& stem, int64_t rows, int64_t cols, Component component) {
     Add(stem + ".weight", TensorKind::kMatrix, {rows, cols}, component);
@@ -116,7 +119,7 @@ class Lister {
     }
     if (c_.shared_experts > 0)
       Mlp(p + ".shared_experts", c_.shared_experts * c_.moe_intermediate_size, Component::kShared);
-    for (expert_ = 0; expert_ < c_.num_experts; ++expert_) {
+    for (expert_ = 0; expert_ < c_.num_experts && !stopped_; ++expert_) {
       const std::string q = p + ".experts." + std::to_string(expert_);
       Expert(q + ".w1", c_.moe_intermediate_size, inner);
       Expert(q + ".w2", inner, c_.moe_intermediate_size);
@@ -132,8 +135,9 @@ class Lister {
   }
 
   const ModelConfig& c_;
-  const std::function<void(const ExpectedTensor&)>& f_;
+  std::function<bool(const ExpectedTensor&)> f_;
   std::string prefix_;
+  bool stopped_ = false;
   int layer_ = -1, expert_ = -1;
 };
 
@@ -232,7 +236,7 @@ const char* Name(Component component) {
 }
 
 void ForEachExpectedTensor(const ModelConfig& config, const std::function<void(const ExpectedTensor&)>& f) {
-  Lister(config, f).All();
+  Lister(config, [&](const ExpectedTensor& t) { return f(t), true; }).All();
 }
 
 Dtype PublishedDtype(const ModelConfig& config, const ExpectedTensor& tensor) {
@@ -254,16 +258,18 @@ bool IsVisionTensor(std::string_view name) {
 
 Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint) {
   Status status;
-  std::unordered_set<std::string> expected;
-  ForEachExpectedTensor(config, [&](const ExpectedTensor& want) {
-    if (status) status = CheckOne(config, want, checkpoint);
-    expected.insert(want.name);
-  });
+  // What is kept is bounded by the files, never by what a config claims.
+  std::unordered_set<const TensorEntry*> used;
+  Lister(config, [&](const ExpectedTensor& want) {
+    status = CheckOne(config, want, checkpoint);
+    if (status) used.insert(checkpoint.Find(want.name));
+    return status.has_value();
+  }).All();
   KESTREL_RETURN_IF_ERROR(status);
   for (const auto& [name, place] : checkpoint.places()) {
-    if (IsVisionTensor(name) || expected.count(std::string(name)) > 0) continue;
+    if (IsVisionTensor(name) || used.count(place.entry) > 0) continue;
     return Err(ErrorCode::kMismatch, "[model.bind] {}: got {} {} that no part of the model uses, want no such tensor",
-               name, Name(place.entry->dtype), ToString(place.entry->shape));
+               Shown(name), Name(place.entry->dtype), ToString(place.entry->shape));
   }
   return {};
 }
