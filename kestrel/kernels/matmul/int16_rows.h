@@ -18,11 +18,8 @@ struct Int16Rows {
   const float* scale = nullptr;    // [rows, stride / 32]
 };
 
-// x [32] -> q [32], its largest magnitude in [2^14, 2^15) where the group's maximum is 2^-111 or more: below, the unit
-// stays at 2^-125. Zeros give the scale 0; a NaN or an infinity gives zeros with the scale NaN.
-void QuantizeGroup(const float* x, int16_t* q, float* scale);
-
-// All rows, into ctx.arena.
+// All rows, into ctx.arena. The largest magnitude of a group is in [2^14, 2^15) where the group's maximum is 2^-111 or
+// more: below, the unit stays at 2^-125. Zeros give the scale 0; a NaN or an infinity gives zeros with the scale NaN.
 Int16Rows QuantizeRows(Context& ctx, const Activations& x);
 
 }  // namespace kestrel::matmul

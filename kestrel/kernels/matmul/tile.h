@@ -55,6 +55,8 @@ struct TileTable {
   bool bf16_panels = false;     // else panels of rounded activations are widened to float32
   // Codes of the k in [k_begin, k_end), multiples of 32, of a block -> TileArgs::decoded.
   void (*decode)(const std::byte* block, int64_t k_begin, int64_t k_end, uint32_t* out) = nullptr;
+  // x [groups * 32] -> int16 and the groups' scales (int16_rows.h).
+  void (*quantize)(const float* x, int64_t groups, int16_t* q, float* scale) = nullptr;
   // [weight type][x kind][rows - 1]; null where a combination does not occur
   TileFn tile[kWeightTypes][kXKinds][kMaxTileRows] = {};
 };

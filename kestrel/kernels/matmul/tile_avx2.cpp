@@ -4,7 +4,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "kestrel/kernels/matmul/matmul.h"
@@ -151,7 +153,8 @@ struct D {
 #include "kestrel/kernels/matmul/exact_tile.inl.h"
 #include "kestrel/kernels/matmul/fma_tile.inl.h"
 #include "kestrel/kernels/matmul/int16_tile.inl.h"
-#include "kestrel/kernels/matmul/make_table.inl.h"
+#include "kestrel/kernels/matmul/quantize.inl.h"
+#include "kestrel/kernels/matmul/table.inl.h"
 
 }  // namespace
 

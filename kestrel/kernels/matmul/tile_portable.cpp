@@ -1,7 +1,9 @@
 // Tiles in plain vector C++ (GCC and Clang vector types): any CPU, four SSE2 or NEON registers to a vector.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "kestrel/kernels/matmul/matmul.h"
@@ -136,7 +138,8 @@ struct D {
 #include "kestrel/kernels/matmul/exact_tile.inl.h"
 #include "kestrel/kernels/matmul/fma_tile.inl.h"
 #include "kestrel/kernels/matmul/int16_tile.inl.h"
-#include "kestrel/kernels/matmul/make_table.inl.h"
+#include "kestrel/kernels/matmul/quantize.inl.h"
+#include "kestrel/kernels/matmul/table.inl.h"
 
 }  // namespace
 

@@ -5,6 +5,7 @@ TileTable MakeTable(std::integer_sequence<int, kIndex...>) {
   TileTable t;
   t.max_rows = sizeof...(kIndex);
   t.decode = DecodeBlock;
+  t.quantize = Quantize;
   (FillFmaRows<kIndex + 1>(t), ...);
   (FillInt16Rows<kIndex + 1>(t), ...);
   (FillExactRows<kIndex + 1>(t), ...);
