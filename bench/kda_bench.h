@@ -14,7 +14,8 @@ namespace kestrel::bench {
 // Roof: the bytes touched on average over a tile, at the machine's read rate; ratio: roof / value.
 BenchResult BenchKdaStep(Context& context, double read_bytes_per_second);
 
-// 1024 tokens of 32 heads, us a token. Roof: the products' float32 or bfloat16 multiplications at the rates given.
+// 1024 tokens of 32 heads, us a token. Roof: the products' multiplications at the rates given, in bf16 mode those with
+// S at the narrow one.
 BenchResult BenchKdaChunk(Context& context, MatMulMode mode, double f32_flops, double bf16_flops);
 
 // kda_step, kda_chunk and kda_chunk_f32; flops are of all threads together.

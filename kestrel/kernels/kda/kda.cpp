@@ -23,8 +23,7 @@ int Pending(const std::byte* state) {
 kda::ForwardHead Choose(Isa isa, int dim) {
 #if defined(__x86_64__)
   if (dim % 16 == 0) {
-    if (isa == Isa::kAvx512Bf16) return kda::ForwardHeadAvx512Bf16;
-    if (isa == Isa::kAvx512) return kda::ForwardHeadAvx512;
+    if (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) return kda::ForwardHeadAvx512;
     if (isa == Isa::kAvx2) return kda::ForwardHeadAvx2;
   }
 #else
@@ -76,7 +75,7 @@ void KdaForward(Context& context, const KdaShape& shape, std::span<const KdaSegm
   context.pool.Run(static_cast<int64_t>(segments.size()) * shape.heads, [&](int64_t task, int worker) {
     const KdaSegment& segment = segments[static_cast<size_t>(task / shape.heads)];
     HeadTask t = MakeTask(shape, segment, static_cast<int>(task % shape.heads), inputs, out);
-    t.bf16 = context.matmul == MatMulMode::kBf16 && context.isa == Isa::kAvx512Bf16;
+    t.narrow = context.matmul == MatMulMode::kBf16;
     t.scratch = scratch + worker * scratch_floats;
     forward(t);
   });

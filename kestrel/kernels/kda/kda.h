@@ -46,8 +46,9 @@ struct KdaInputs {
 // Bytes of one sequence's state in one layer. Plain memory: copy it to fork a sequence, zero it to start one.
 size_t KdaStateBytes(const KdaShape& shape);
 
-// Every segment's rows; states move on, out is [rows, heads * head_dim]. With MatMulMode::kBf16 and a CPU that has
-// VDPBF16PS the two products with S round their inputs to bfloat16; everything else is float32 in both modes.
+// Every segment's rows; states move on, out is [rows, heads * head_dim]. With MatMulMode::kBf16, AVX-512
+// and head_dim a multiple of 16 the two products with S round their inputs to int16: a level is 1/8191 of the largest
+// magnitude in a column of S or in 32 keys of a row. Everything else is float32 in both modes.
 void KdaForward(Context& context, const KdaShape& shape, std::span<const KdaSegment> segments, const KdaInputs& inputs,
                 float* out);
 

@@ -11,7 +11,7 @@
 
 KESTREL_TARGET_BEGIN("avx2,fma")
 namespace kestrel::kda::avx2 {
-#define KESTREL_KDA_BF16 0
+#define KESTREL_KDA_INT16 0
 #include "kestrel/kernels/kda/vec_avx2.inc"
 //
 #include "kestrel/kernels/kda/vec_math.inc"

@@ -1,4 +1,4 @@
-// The KDA head and the short convolution for AVX-512 (F, BW, DQ, VL).
+// The KDA head and the short convolution for AVX-512 (F, BW, DQ, VL, VNNI).
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -9,9 +9,9 @@
 #include "kestrel/kernels/kda/short_conv_rows.h"
 #include "kestrel/kernels/kda/target.h"
 
-KESTREL_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+KESTREL_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")
 namespace kestrel::kda::avx512 {
-#define KESTREL_KDA_BF16 0
+#define KESTREL_KDA_INT16 1
 #include "kestrel/kernels/kda/vec_avx512.inc"
 //
 #include "kestrel/kernels/kda/vec_math.inc"

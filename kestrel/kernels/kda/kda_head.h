@@ -6,9 +6,9 @@
 //   decay     [dim]      product of alpha over the pending rows
 //   keys      [16, dim]  pending k_j, decayed to the last row seen: the product of the alphas since j
 //   values    [16, dim]  pending v'_j = beta_j (v_j - what memory already answers for k_j)
-// The pairs are what VDPBF16PS adds in one lane: two float32 vectors convert to one of pairs without a shuffle. Decayed
-// keys need no exponential of a difference, never exceed 1 and suit every gate; the log beside the product is there
-// because a constant alpha rounds the same way each token, and exp of the sum rounds once in 16.
+// The pairs are what VPDPWSSD adds in one lane: two float32 vectors pack to one of int16 pairs in a single step.
+// Decayed keys need no exponential of a difference, never exceed 1 and suit every gate; the log beside the product is
+// there because a constant alpha rounds the same way each token, and exp of the sum rounds once in 16.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct HeadTask {
   int dim;
   bool bounded;
   float lower_bound;
-  bool bf16;  // round the inputs of the products with S
+  bool narrow;  // round the inputs of the products with S to int16
   float *s, *log_decay, *decay, *keys, *values;
   int pending;
   int64_t rows;
@@ -53,6 +53,9 @@ struct HeadTask {
   float* scratch;  // ScratchFloats(dim)
 };
 
+// Scales of a row of x: one for 32 keys, by fours.
+inline int64_t XScales(int64_t dim) { return (dim + 127) / 128 * 4; }
+
 // The new rows of a tile while it is worked on.
 struct TileScratch {
   TileScratch(float* p, int64_t dim)
@@ -61,28 +64,29 @@ struct TileScratch {
         q(answers + 2 * kTile * dim),
         alpha(q + kTile * dim),
         beta(alpha + kTile * dim),
-        panel(beta + kTile) {}
-  float* x;        // [rows, 2, dim] k and q, times the tile's decay up to the row; float32 or bfloat16
-  float* answers;  // [rows, 2, dim] S^T x
-  float* q;        // [rows, dim] normalised and scaled
-  float* alpha;    // [rows, dim]
-  float* beta;     // [rows]
-  float* panel;    // two panels of S in bfloat16
+        x_scales(beta + kTile),
+        panel(x_scales + 2 * kTile * XScales(dim)) {}
+  float* x;         // [rows, 2, dim] k and q, times the tile's decay up to the row; float32 or int16
+  float* answers;   // [rows, 2, dim] S^T x
+  float* q;         // [rows, dim] normalised and scaled
+  float* alpha;     // [rows, dim]
+  float* beta;      // [rows]
+  float* x_scales;  // [rows, 2, XScales] what an int16 level of x is worth
+  float* panel;     // four panels of S in int16
 };
 inline int64_t ScratchFloats(int64_t dim) {
   const int64_t padded = (dim + 15) / 16 * 16;
-  return 6 * kTile * padded + kTile + 2 * kPanel * ((dim + 1) / 2) + 64;
+  return 6 * kTile * padded + kTile + 2 * kTile * XScales(dim) + 4 * kPanel * ((dim + 1) / 2) + 64;
 }
 
 using ForwardHead = void (*)(const HeadTask&);
 void ForwardHeadPortable(const HeadTask& task);  // any dim
 void ForwardHeadAvx2(const HeadTask& task);      // dim a multiple of 16, here and below
 void ForwardHeadAvx512(const HeadTask& task);
-void ForwardHeadAvx512Bf16(const HeadTask& task);
 
 // The order of work is the same for every instruction set. Ops has Prepare(task, scratch, row, count, slot),
-// Answer(task, scratch, count), Finish(task, scratch, row, count, slot) and Fold(task): row counts in the segment, slot in
-// the tile, and both move by one through the count new rows.
+// Answer(task, scratch, count), Finish(task, scratch, row, count, slot) and Fold(task): row counts in the segment, slot
+// in the tile, and both move by one through the count new rows.
 template <class Ops>
 void RunHead(const HeadTask& task) {
   const TileScratch scratch(task.scratch, task.dim);
