@@ -29,7 +29,6 @@ class HostileFiles : public test::ProgramTest {
     ExpectFailure("generate " + folder + " --ids 1 -n 1", word);
     if (inspect) ExpectFailure("inspect " + folder, word);
     ExpectFailure("logits " + folder + " --ids 1 --out " + Path("o"), word);
-    ExpectFailure("quantize " + folder + " " + Path("q"), word);
     for (const auto& e : fs::directory_iterator(dir_)) EXPECT_EQ(e.path().filename(), "m");
   }
   void ExpectConfig(const std::string& key, const json& value, const std::string& word) {

@@ -7,19 +7,28 @@
 namespace kestrel {
 namespace {
 
-// Places the tensors in the data part, wide types first: then each begins at a multiple of its element size without
-// the holes that the format forbids. The sequence of `entries` stays.
-Status PlaceTensors(std::vector<TensorEntry>& entries, std::string_view where) {
-  std::vector<size_t> order(entries.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return SizeOf(entries[a].dtype) > SizeOf(entries[b].dtype); });
+// Places the tensors end to end in this sequence. False where one would not begin at a multiple of its element size.
+Result<bool> PlaceTensors(std::vector<TensorEntry>& entries, std::span<const size_t> sequence, std::string_view where) {
   uint64_t at = 0;
-  for (const size_t i : order) {
+  bool aligned = true;
+  for (const size_t i : sequence) {
     KESTREL_ASSIGN_OR_RETURN(const uint64_t bytes, TensorBytes(entries[i], where));
+    aligned &= at % SizeOf(entries[i].dtype) == 0;
     entries[i].begin = at;
     entries[i].end = at += bytes;
   }
+  return aligned;
+}
+
+// As they come or, where that leaves one unaligned, wide types first: the format allows no hole that would align it.
+Status PlaceAligned(std::vector<TensorEntry>& entries, std::string_view where) {
+  std::vector<size_t> sequence(entries.size());
+  std::iota(sequence.begin(), sequence.end(), size_t{0});
+  KESTREL_ASSIGN_OR_RETURN(const bool aligned, PlaceTensors(entries, sequence, where));
+  if (aligned) return {};
+  std::stable_sort(sequence.begin(), sequence.end(),
+                   [&](size_t a, size_t b) { return SizeOf(entries[a].dtype) > SizeOf(entries[b].dtype); });
+  KESTREL_RETURN_IF_ERROR(PlaceTensors(entries, sequence, where));
   return {};
 }
 
@@ -67,7 +76,7 @@ Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> 
 
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorEntry> entries,
                                                     const Metadata& metadata) {
-  KESTREL_RETURN_IF_ERROR(PlaceTensors(entries, path));
+  KESTREL_RETURN_IF_ERROR(PlaceAligned(entries, path));
   const std::string text = SafetensorsHeaderText(entries, metadata);
   KESTREL_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
   SafetensorsWriter writer(std::move(file));

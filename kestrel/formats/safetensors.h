@@ -80,7 +80,7 @@ struct TensorToWrite {
 Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> tensors, const Metadata& metadata);
 
 // For files larger than memory: sizes first, bytes in any order afterwards. The header names the tensors in the order
-// given; their data lie by element size, wide ones first.
+// given; their data lie in that order too, or wide types first where that order would leave one unaligned.
 class SafetensorsWriter {
  public:
   // The entries' begin and end are filled in.
