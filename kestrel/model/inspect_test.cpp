@@ -121,7 +121,7 @@ TEST_F(InspectFolder, BadInputIsOneLine) {
     EXPECT_EQ(it.error().message.find('\n'), std::string::npos);
     EXPECT_NE(it.error().message.find(word), std::string::npos) << it.error().message;
   };
-  for (const int64_t context : {int64_t{0}, int64_t{-1}, int64_t{1048577}, INT64_MAX})
+  for (const int64_t context : {int64_t{-1}, int64_t{1048577}, INT64_MAX})
     expect(kFixtures + "k3-tiny", context, std::to_string(context));
   expect(Path("nothing"), 1, "nothing");
   const std::string folder = CopyOf("k3-tiny"), index = folder + "/model.safetensors.index.json";

@@ -4,6 +4,18 @@
 #include "kestrel/kernels/matmul/tile.h"
 
 namespace kestrel::matmul {
+namespace {
+
+template <class F>
+void ForEachRow(Context& ctx, const Activations& x, F f) {
+  if (x.rows * x.cols < kForkElements) {
+    for (int64_t row = 0; row < x.rows; ++row) f(row, 0);
+  } else {
+    ctx.pool.Run(x.rows, f);
+  }
+}
+
+}  // namespace
 
 Int16Rows QuantizeRows(Context& ctx, const Activations& x) {
   const int64_t groups = x.stride / kMxfp4Group;
@@ -14,12 +26,18 @@ Int16Rows QuantizeRows(Context& ctx, const Activations& x) {
     const int64_t at = row * x.stride;
     quantize(x.f32 + at, groups, value + at, scale + row * groups);
   };
-  if (x.rows * x.cols < kForkElements) {
-    for (int64_t row = 0; row < x.rows; ++row) quantize_row(row, 0);
-  } else {
-    ctx.pool.Run(x.rows, quantize_row);
-  }
+  ForEachRow(ctx, x, quantize_row);
   return {value, scale};
+}
+
+const SplitGroup* SplitRows(Context& ctx, const Activations& x, const Int16Rows& rows) {
+  const int64_t groups = x.stride / kMxfp4Group;
+  auto* out = ctx.arena.Take<SplitGroup>(x.rows * groups);
+  const auto split = TilesFor(ctx.isa).split;
+  ForEachRow(ctx, x, [&](int64_t row, int) {
+    split(rows.value + row * x.stride, rows.scale + row * groups, groups, out + row * groups);
+  });
+  return out;
 }
 
 }  // namespace kestrel::matmul

@@ -450,6 +450,8 @@ TEST(Quantize, IsWithinHalfAUnitAndFillsTheRange) {
         if (trial == 0) g.x[3] = std::ldexp(1.0f, e);
         if (trial == 1) g.x[3] = -std::nextafter(std::ldexp(1.0f, e), 0.0f);  // rounds up to a power of two
         if (trial == 2 && e == 127) g.x[3] = FLT_MAX;
+        if (trial == 3) g.x[3] = std::ldexp(32639.49f / 32768, e);  // the largest that keeps its power
+        if (trial == 4) g.x[3] = -std::ldexp(32639.51f / 32768, e);
         g.Quantize(isa);
         const float largest = std::fabs(
             *std::max_element(g.x, g.x + kMxfp4Group, [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
@@ -457,9 +459,9 @@ TEST(Quantize, IsWithinHalfAUnitAndFillsTheRange) {
         int exponent;
         ASSERT_EQ(std::frexp(g.scale, &exponent), 0.5f) << "not a power of two";
         ASSERT_GE(g.scale, FLT_MIN);
-        ASSERT_LE(g.Largest(), 32767);
+        ASSERT_LE(g.Largest(), 32639);
         if (largest >= 0x1p-111f) {
-          ASSERT_GE(g.Largest(), 1 << 14) << "2^" << e;
+          ASSERT_GE(g.Largest(), 16320) << "2^" << e;
         }
         for (int i = 0; i < kMxfp4Group; ++i) {
           ASSERT_LE(std::fabs(g.q[i] * 2.0 * g.scale - g.x[i]), double{g.scale}) << g.x[i];

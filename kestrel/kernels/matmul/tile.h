@@ -12,6 +12,7 @@ namespace kestrel::matmul {
 
 // 12 rows x 2 vectors are 24 accumulators of 32 registers.
 inline constexpr int kMaxTileRows = 12;
+inline constexpr int kSplitRows = 4;  // of SplitGroups: 16 sums and 8 totals are registers
 
 struct TileArgs {
   const std::byte* block = nullptr;         // packed block of 32 outputs
@@ -32,6 +33,13 @@ inline constexpr int64_t Mxfp4ScalesAt(int64_t group) { return group / 2 * kMxfp
 inline constexpr int64_t Mxfp4CodesAt(int64_t group) {
   return group / 2 * kMxfp4PairBytes + 2 * kPackBlock + group % 2 * 4 * kWordLine;
 }
+
+// 32 activations of int16 for tiles that multiply bytes: x = 256 high + low, in the order of the codes' nibbles.
+struct SplitGroup {
+  int8_t high[kMxfp4Group], low[kMxfp4Group];
+  int32_t start;  // -12 times the sum of x
+  float scale;
+};
 
 using TileFn = void (*)(const TileArgs&);
 
@@ -57,6 +65,8 @@ struct TileTable {
   void (*decode)(const std::byte* block, int64_t k_begin, int64_t k_end, uint32_t* out) = nullptr;
   // x [groups * 32] -> int16 and the groups' scales (int16_rows.h).
   void (*quantize)(const float* x, int64_t groups, int16_t* q, float* scale) = nullptr;
+  // Where it is there, up to kSplitRows rows of kRowsInt16 are SplitGroups that it makes of a row.
+  void (*split)(const int16_t* q, const float* scale, int64_t groups, SplitGroup* out) = nullptr;
   // [weight type][x kind][rows - 1]; null where a combination does not occur
   TileFn tile[kWeightTypes][kXKinds][kMaxTileRows] = {};
 };
