@@ -29,7 +29,7 @@ const TileTable& TilesFor(Isa isa) {
 namespace {
 
 constexpr int64_t kChunkRows = 240;  // of an item: 20 tiles; a pass over the weights then costs 0.25 B a cycle
-constexpr int64_t kWavePanelBytes = 64 << 20;  // of activations repacked at a time
+constexpr int64_t kWavePanelBytes = 16 << 20;  // of activations repacked at a time
 constexpr int64_t kChunkCols = 256;            // 16 KiB of weights as 16-bit numbers
 constexpr int64_t kTaskBytes = 512 << 10;      // of weights, few rows: 30 us at 17 GB/s a core; what a task prefetches
                                                // past its end is lost, 3 % of 128 KiB on two threads
@@ -310,21 +310,24 @@ bf16 Round(float x) {
 }  // namespace
 
 Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64_t cols, int64_t x_stride) {
-  Activations result;
-  result.rows = rows;
-  result.cols = cols;
-  result.stride = (cols + 31) / 32 * 32;
-  auto* f32 = ctx.arena.Take<float>(rows * result.stride);
-  auto* rounded =
-      ctx.matmul == MatMulMode::kBf16 && cols > kExactCols ? ctx.arena.Take<bf16>(rows * result.stride) : nullptr;
-  const int64_t pad = result.stride - cols;
+  Activations result{.rows = rows, .cols = cols, .stride = (cols + 31) / 32 * 32};
+  const int64_t stride = result.stride;
+  float* padded = x_stride == stride && cols == stride ? nullptr : ctx.arena.Take<float>(rows * stride);
+  const bool rounds = ctx.matmul == MatMulMode::kBf16 && cols > kExactCols;
+  bf16* rounded = rounds ? ctx.arena.Take<bf16>(rows * stride) : nullptr;
+  result.f32 = padded ? padded : x;
+  result.rounded = rounded;
+  if (!padded && !rounded) return result;
   const auto prepare_row = [&](int64_t row, int) {
-    float* to = f32 + row * result.stride;
-    std::memcpy(to, x + row * x_stride, static_cast<size_t>(cols) * sizeof(float));
-    std::memset(to + cols, 0, static_cast<size_t>(pad) * sizeof(float));
+    if (padded) {
+      float* to = padded + row * stride;
+      std::memcpy(to, x + row * x_stride, static_cast<size_t>(cols) * sizeof(float));
+      std::fill(to + cols, to + stride, 0.0f);
+    }
     if (rounded) {
-      bf16* half = rounded + row * result.stride;
-      for (int64_t i = 0; i < result.stride; ++i) half[i] = Round(to[i]);
+      const float* from = result.f32 + row * stride;
+      bf16* half = rounded + row * stride;
+      for (int64_t i = 0; i < stride; ++i) half[i] = Round(from[i]);
     }
   };
   if (rows * cols < matmul::kForkElements) {
@@ -332,8 +335,6 @@ Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64
   } else {
     ctx.pool.Run(rows, prepare_row);
   }
-  result.f32 = f32;
-  result.rounded = rounded;
   return result;
 }
 

@@ -27,7 +27,7 @@ namespace kestrel {
 // of 0.18.
 inline constexpr int64_t kExactCols = 512;
 
-// Padded activations; a view into an arena.
+// Padded activations; a view into an arena, or of the caller's rows.
 struct Activations {
   const float* f32 = nullptr;     // [rows, stride]
   const bf16* rounded = nullptr;  // [rows, stride]; null in f32 mode and up to kExactCols
@@ -36,7 +36,8 @@ struct Activations {
   int64_t stride = 0;  // elements, both arrays; columns from cols up to the next multiple of 32 are zero
 };
 
-// Copies x [rows, cols] (row stride x_stride) into ctx.arena, padded, and rounds it to nearest even once.
+// x [rows, cols] (row stride x_stride), padded, and rounded to nearest even once, in ctx.arena. Rows that need no
+// padding are used where they stand: x must stay as it is while the result is in use.
 Activations PrepareActivations(Context& ctx, const float* x, int64_t rows, int64_t cols, int64_t x_stride);
 
 struct MatMulJob {
