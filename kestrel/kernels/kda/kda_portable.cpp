@@ -46,7 +46,7 @@ struct PortableOps {
     scratch.beta[i] = Sigmoid(t.beta[row * t.beta_stride]);
   }
 
-  static void Answer(const HeadTask& t, const TileScratch& scratch, int rows) {
+  static void Answer(const HeadTask& t, const TileScratch& scratch, int64_t, int rows) {
     const Layout layout(t.dim);
     for (int r = 0; r < 2 * rows; ++r) {
       float* y = scratch.answers + r * t.dim;
