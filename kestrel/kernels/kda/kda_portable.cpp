@@ -84,7 +84,7 @@ struct PortableOps {
     std::copy_n(o, t.dim, t.out + row * t.stride);
   }
 
-  static void Fold(const HeadTask& t) {
+  static void Fold(const HeadTask& t, int64_t) {
     const Layout layout(t.dim);
     for (int d = 0; d < t.dim; ++d) {
       const float decay = std::exp2(t.log_decay[d]);
