@@ -85,8 +85,8 @@ void ForwardHeadAvx2(const HeadTask& task);      // dim a multiple of 16, here a
 void ForwardHeadAvx512(const HeadTask& task);
 
 // The order of work is the same for every instruction set. Ops has Prepare(task, scratch, row, count, slot),
-// Answer(task, scratch, count), Finish(task, scratch, row, count, slot) and Fold(task): row counts in the segment, slot
-// in the tile, and both move by one through the count new rows.
+// Answer(task, scratch, row, count), Finish(task, scratch, row, count, slot) and Fold(task, row): row counts in the segment,
+// slot in the tile, and both move by one through the count new rows.
 template <class Ops>
 void RunHead(const HeadTask& task) {
   const TileScratch scratch(task.scratch, task.dim);
@@ -95,12 +95,12 @@ void RunHead(const HeadTask& task) {
     const int64_t left = task.rows - row;
     const int count = left < kTile - pending ? static_cast<int>(left) : kTile - pending;
     Ops::Prepare(task, scratch, row, count, pending);
-    Ops::Answer(task, scratch, count);
+    Ops::Answer(task, scratch, row, count);
     Ops::Finish(task, scratch, row, count, pending);
     row += count;
     pending += count;
     if (pending == kTile) {
-      Ops::Fold(task);
+      Ops::Fold(task, row);
       pending = 0;
     }
   }

@@ -46,7 +46,7 @@ struct PortableOps {
     scratch.beta[i] = Sigmoid(t.beta[row * t.beta_stride]);
   }
 
-  static void Answer(const HeadTask& t, const TileScratch& scratch, int rows) {
+  static void Answer(const HeadTask& t, const TileScratch& scratch, int64_t, int rows) {
     const Layout layout(t.dim);
     for (int r = 0; r < 2 * rows; ++r) {
       float* y = scratch.answers + r * t.dim;
@@ -84,7 +84,7 @@ struct PortableOps {
     std::copy_n(o, t.dim, t.out + row * t.stride);
   }
 
-  static void Fold(const HeadTask& t) {
+  static void Fold(const HeadTask& t, int64_t) {
     const Layout layout(t.dim);
     for (int d = 0; d < t.dim; ++d) {
       const float decay = std::exp2(t.log_decay[d]);
