@@ -86,8 +86,8 @@ double OneDnnGflops() {
   constexpr int64_t kRows = 128, kWide = 4096;
   bench::OneDnnMatMul g(kRows, kWide, kWide);
   if (!g.available()) return 0;
-  std::vector<double> seconds;
-  for (int i = 0; i < 31; ++i) seconds.push_back(g.Seconds());
+  std::vector<double> seconds(31);
+  for (double& s : seconds) s = g.Seconds();
   return 2e-9 * kRows * kWide * kWide / bench::Median(seconds);
 }
 

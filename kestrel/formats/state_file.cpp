@@ -1,7 +1,11 @@
 #include "kestrel/formats/state_file.h"
 
 #include <cstring>
+#if defined(__clang_analyzer__)  // which would report what it imagines inside
+#define XXH_STATIC_LINKING_ONLY
+#else
 #define XXH_INLINE_ALL
+#endif
 #include <xxhash.h>
 
 #include "kestrel/formats/atomic_file.h"

@@ -66,8 +66,10 @@ struct Problem {
 };
 
 AttentionRefResult DecodeRef(const Problem& p, int64_t row, int64_t head) {
-  const size_t width = static_cast<size_t>(p.shape.rank + p.shape.rope), rank = static_cast<size_t>(p.shape.rank);
-  const size_t keys = static_cast<size_t>(row + 1), at = static_cast<size_t>(row * p.shape.heads + head) * width;
+  const size_t width = static_cast<size_t>(p.shape.rank) + static_cast<size_t>(p.shape.rope),
+               rank = static_cast<size_t>(p.shape.rank);
+  const size_t keys = static_cast<size_t>(row + 1),
+               at = (static_cast<size_t>(row) * static_cast<size_t>(p.shape.heads) + static_cast<size_t>(head)) * width;
   std::vector<double> q(p.q_latent.begin() + static_cast<int64_t>(at),
                         p.q_latent.begin() + static_cast<int64_t>(at + width));
   std::vector<double> key(p.latents.begin(), p.latents.begin() + static_cast<int64_t>(keys * width)), value;

@@ -141,7 +141,8 @@ struct DecodePlan {
     double best = std::numeric_limits<double>::infinity();
     for (int64_t groups = kMlaMaxGroups; groups >= 1; --groups) {
       const int64_t n = (all_groups + groups - 1) / groups;
-      const double time = static_cast<double>((n * units + threads - 1) / threads) * kCost[groups];
+      const int64_t rounds = (n * units + threads - 1) / threads;
+      const double time = static_cast<double>(rounds) * kCost[groups];
       if (time < best) best = time, heads = groups * kMlaLanes, panels = n;
     }
   }

@@ -120,7 +120,7 @@ struct PrefillHead {
     ForPanels(segment.rows, [&](int64_t first, int64_t count, int64_t groups) {
       const int64_t position = segment.position + first;
       if (position + count <= first_key) return;
-      alignas(64) int32_t visible[kMaxLanes];
+      alignas(64) int32_t visible[kMaxLanes] = {};
       for (int64_t lane = 0; lane < groups * kMlaLanes; ++lane) {
         const int64_t seen = position + std::min(lane, count - 1) + 1 - first_key;
         visible[lane] = static_cast<int32_t>(std::clamp<int64_t>(seen, 0, kTile));
