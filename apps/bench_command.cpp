@@ -110,8 +110,8 @@ std::vector<BenchResult> Kernels(Context& ctx) {
     out.push_back(bench::RunMatMulBench(name));
     progress.Update(static_cast<double>(out.size()));
   }
-  const double read = bench::ReadBandwidth(ctx.pool.size()) * 1e9, bf16 = OneDnnGflops() * 1e9;
-  for (const BenchResult& r : bench::BenchKda(ctx, read, bf16 / 2, bf16)) out.push_back(r);
+  const double read = bench::ReadBandwidth(ctx.pool.size()) * 1e9;
+  for (const BenchResult& r : bench::BenchKda(ctx, read)) out.push_back(r);
   for (const std::string& name : bench::AttnBenchNames()) out.push_back(bench::RunAttnBench(ctx, name));
   return out;
 }

@@ -1,8 +1,9 @@
 #include "bench/kda_bench.h"
 
 #include <algorithm>
-#include <limits>
+#include <vector>
 
+#include "bench/median.h"
 #include "kestrel/base/aligned.h"
 #include "kestrel/base/clock.h"
 #include "kestrel/base/rng.h"
@@ -45,11 +46,11 @@ BenchResult BenchKdaStep(Context& context, double read_bytes_per_second) {
     }
   };
   for (int t = 0; t < tile; ++t) token();
-  double best = std::numeric_limits<double>::infinity();
-  for (int repeat = 0; repeat < 3; ++repeat) {
+  std::vector<double> us(7);
+  for (double& u : us) {
     const double start = NowSeconds();
     for (int t = 0; t < tile; ++t) token();
-    best = std::min(best, (NowSeconds() - start) / (tile * layers));
+    u = (NowSeconds() - start) / (tile * layers) * 1e6;
   }
   // A row of 128 floats is 512 bytes. A step reads S and the two decay rows and writes those; with j rows pending it
   // reads j keys and j values, writes j keys back, and writes its own two. The end of a tile reads and writes S once
@@ -57,10 +58,10 @@ BenchResult BenchKdaStep(Context& context, double read_bytes_per_second) {
   const double s = 65536, row = 512, pending = (tile - 1) / 2.0;
   const double touched = shape.heads * (s + 2 * s / tile + row * (4 + 3 * pending + 2));
   const double roof = touched / read_bytes_per_second * 1e6;
-  return {"kda_step", best * 1e6, "us/token", roof, roof / (best * 1e6)};
+  return {"kda_step", Median(us), "us/token", roof, roof / Median(us), Spread(us)};
 }
 
-BenchResult BenchKdaChunk(Context& context, MatMulMode mode, double f32_flops, double bf16_flops) {
+BenchResult BenchKdaChunk(Context& context, MatMulMode mode) {
   const KdaShape shape{32, 128, true, -5};
   const int64_t rows = 1024;
   AlignedBuffer state(KdaStateBytes(shape));
@@ -68,25 +69,19 @@ BenchResult BenchKdaChunk(Context& context, MatMulMode mode, double f32_flops, d
   const MatMulMode before = context.matmul;
   context.matmul = mode;
   const KdaSegment segment{state.data(), 0, rows};
-  double best = std::numeric_limits<double>::infinity();
-  for (int repeat = 0; repeat < 8; ++repeat) {
+  std::vector<double> us(31);
+  for (double& u : us) {
     const double start = NowSeconds();
     KdaForward(context, shape, {&segment, 1}, in.kda, in.out);
-    best = std::min(best, (NowSeconds() - start) / rows);
+    u = (NowSeconds() - start) / rows * 1e6;
   }
   context.matmul = before;
-  // Two products with S and the fold are 2 * 128 * 128 operations each; pairs within the tile add 17 / 2 * 8 * 128 on
-  // average.
-  const double product = 2.0 * 128 * 128 * shape.heads, tile = 17 / 2.0 * 8 * 128 * shape.heads;
-  const bool bf16 = mode == MatMulMode::kBf16;
-  const double roof = ((product + tile) / f32_flops + 2 * product / (bf16 ? bf16_flops : f32_flops)) * 1e6;
-  return {bf16 ? "kda_chunk" : "kda_chunk_f32", best * 1e6, "us/token", roof, roof / (best * 1e6)};
+  return {mode == MatMulMode::kBf16 ? "kda_chunk" : "kda_chunk_f32", Median(us), "us/token", 0, 0, Spread(us)};
 }
 
-std::vector<BenchResult> BenchKda(Context& context, double read_bytes_per_second, double f32_flops, double bf16_flops) {
-  return {BenchKdaStep(context, read_bytes_per_second),
-          BenchKdaChunk(context, MatMulMode::kBf16, f32_flops, bf16_flops),
-          BenchKdaChunk(context, MatMulMode::kF32, f32_flops, bf16_flops)};
+std::vector<BenchResult> BenchKda(Context& context, double read_bytes_per_second) {
+  return {BenchKdaStep(context, read_bytes_per_second), BenchKdaChunk(context, MatMulMode::kBf16),
+          BenchKdaChunk(context, MatMulMode::kF32)};
 }
 
 }  // namespace kestrel::bench

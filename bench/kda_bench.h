@@ -14,11 +14,10 @@ namespace kestrel::bench {
 // Roof: the bytes touched on average over a tile, at the machine's read rate; ratio: roof / value.
 BenchResult BenchKdaStep(Context& context, double read_bytes_per_second);
 
-// 1024 tokens of 32 heads, us a token. Roof: the products' multiplications at the rates given, in bf16 mode those with
-// S at the narrow one.
-BenchResult BenchKdaChunk(Context& context, MatMulMode mode, double f32_flops, double bf16_flops);
+// 1024 tokens of 32 heads, us a token; no roof.
+BenchResult BenchKdaChunk(Context& context, MatMulMode mode);
 
-// kda_step, kda_chunk and kda_chunk_f32; flops are of all threads together.
-std::vector<BenchResult> BenchKda(Context& context, double read_bytes_per_second, double f32_flops, double bf16_flops);
+// kda_step, kda_chunk and kda_chunk_f32.
+std::vector<BenchResult> BenchKda(Context& context, double read_bytes_per_second);
 
 }  // namespace kestrel::bench

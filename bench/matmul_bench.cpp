@@ -170,7 +170,7 @@ BenchResult Measure(const Case& c, double budget) {
   result.value = (c.gemm ? flops : bytes) / Median(kernel) / 1e9;
   result.roof = Best(roof, c.gemm ? 2.0 * 128 * 4096 * 4096 : bytes) / 1e9;
   result.ratio = result.roof > 0 ? result.value / result.roof : 0;
-  result.spread = (Quantile(kernel, .75) - Quantile(kernel, .25)) / Median(kernel);
+  result.spread = Spread(kernel);
   if (!IsRight(c, w, a, y.data())) result.value = -1;
   return result;
 }

@@ -15,5 +15,7 @@ inline double Quantile(std::vector<double> v, double q) {
   return v[low] + (at - static_cast<double>(low)) * (v[high] - v[low]);
 }
 inline double Median(const std::vector<double>& v) { return Quantile(v, 0.5); }
+// (third - first quartile) / median.
+inline double Spread(const std::vector<double>& v) { return (Quantile(v, 0.75) - Quantile(v, 0.25)) / Median(v); }
 
 }  // namespace kestrel::bench

@@ -141,7 +141,7 @@ double PeakBytes() {
 constexpr int kRounds = 7, kSteps = 8;
 
 // Seconds a step (median over rounds of kSteps), and the roof measured between the rounds.
-Status TimeSteps(Decoding& decoding, double* step_s, double* roof) {
+Status TimeSteps(Decoding& decoding, double* step_s, double* roof, double* spread) {
   std::vector<double> times, roofs;
   ReadRoof read;
   (void)read.Measure(decoding.ctx.pool);
@@ -155,6 +155,7 @@ Status TimeSteps(Decoding& decoding, double* step_s, double* roof) {
   }
   *step_s = Median(times);
   *roof = Median(roofs);
+  *spread = Spread(times);
   return {};
 }
 
@@ -201,14 +202,14 @@ Result<std::vector<BenchResult>> BenchDecode(Context& ctx, const Model& model) {
   double single = 0;
   for (const int64_t batch : {1, 8}) {
     Decoding decoding(ctx, model, batch);
-    double step_s = 0, roof = 0;
-    KESTREL_RETURN_IF_ERROR(TimeSteps(decoding, &step_s, &roof));
+    double step_s = 0, roof = 0, spread = 0;
+    KESTREL_RETURN_IF_ERROR(TimeSteps(decoding, &step_s, &roof, &spread));
     ExpertCounter counter;
     for (int i = 0; i < 4; ++i) KESTREL_RETURN_IF_ERROR(decoding.Step(&counter));
     const double touched = counter.layers > 0 ? counter.total / static_cast<double>(counter.layers) : 0;
     const double bytes = DecodeBytes(model, decoding.states[0].position(), batch, touched);
     const double tps = static_cast<double>(batch) / step_s, roof_tps = static_cast<double>(batch) * roof / bytes;
-    out.push_back({batch == 1 ? "decode_b1" : "decode_b8", tps, "tokens/s", roof_tps, tps / roof_tps});
+    out.push_back({batch == 1 ? "decode_b1" : "decode_b8", tps, "tokens/s", roof_tps, tps / roof_tps, spread});
     if (batch != 1) continue;
     single = step_s;
     MixtureTimer timer;
@@ -245,7 +246,7 @@ Result<std::vector<BenchResult>> BenchPrefill(Context& ctx, const Model& model) 
   }
   const double tps = kTokens / Median(times), per_token = PrefillFlops(model, kTokens) / kTokens;
   const double roof = peaks.empty() ? 0 : Median(peaks) / per_token;
-  return std::vector<BenchResult>{{"prefill_512", tps, "tokens/s", roof, roof > 0 ? tps / roof : 0}};
+  return std::vector<BenchResult>{{"prefill_512", tps, "tokens/s", roof, roof > 0 ? tps / roof : 0, Spread(times)}};
 }
 
 Result<BenchResult> BenchPeakMemory(Context& ctx, const Model& model) {
