@@ -85,8 +85,8 @@ void ForwardHeadAvx2(const HeadTask& task);      // dim a multiple of 16, here a
 void ForwardHeadAvx512(const HeadTask& task);
 
 // The order of work is the same for every instruction set. Ops has Prepare(task, scratch, row, count, slot),
-// Answer(task, scratch, row, count), Finish(task, scratch, row, count, slot) and Fold(task, row): row counts in the segment,
-// slot in the tile, and both move by one through the count new rows.
+// Answer(task, scratch, row, count), Finish(task, scratch, row, count, slot) and Fold(task, row): row counts in the
+// segment, slot in the tile, and both move by one through the count new rows.
 template <class Ops>
 void RunHead(const HeadTask& task) {
   const TileScratch scratch(task.scratch, task.dim);
