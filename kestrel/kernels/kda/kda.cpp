@@ -45,6 +45,7 @@ HeadTask MakeTask(const KdaShape& shape, const KdaSegment& segment, int head, co
   t.decay = t.log_decay + layout.padded;
   t.keys = t.decay + layout.padded;
   t.values = t.keys + kTile * layout.padded;
+  t.peaks = t.values + kTile * layout.padded;
   t.pending = Pending(segment.state);
   t.rows = segment.rows;
   t.q = in.q + offset;

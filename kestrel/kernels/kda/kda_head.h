@@ -6,6 +6,7 @@
 //   decay     [dim]      product of alpha over the pending rows
 //   keys      [16, dim]  pending k_j, decayed to the last row seen: the product of the alphas since j
 //   values    [16, dim]  pending v'_j = beta_j (v_j - what memory already answers for k_j)
+//   peaks     [dim]      the largest magnitude in each value's column of S, as bits: NaN is above infinity
 // The pairs are what VPDPWSSD adds in one lane: two float32 vectors pack to one of int16 pairs in a single step.
 // Decayed keys need no exponential of a difference, never exceed 1 and suit every gate; the log beside the product is
 // there because a constant alpha rounds the same way each token, and exp of the sum rounds once in 16.
@@ -28,7 +29,7 @@ struct Layout {
       : dim(head_dim), padded((head_dim + 15) / 16 * 16), pairs((head_dim + 1) / 2), panels((head_dim + 15) / 16) {}
   int64_t dim, padded, pairs, panels;
   int64_t StateFloats() const { return (panels * pairs * 2 * kPanel + 15) / 16 * 16; }
-  int64_t HeadFloats() const { return StateFloats() + (2 + 2 * kTile) * padded; }
+  int64_t HeadFloats() const { return StateFloats() + (2 + 2 * kTile + 1) * padded; }
   int64_t Index(int64_t key, int64_t value) const {
     return ((value / kPanel * pairs + key / 2) * kPanel + value % kPanel) * 2 + key % 2;
   }
@@ -40,7 +41,7 @@ struct HeadTask {
   bool bounded;
   float lower_bound;
   bool narrow;  // round the inputs of the products with S to int16
-  float *s, *log_decay, *decay, *keys, *values;
+  float *s, *log_decay, *decay, *keys, *values, *peaks;
   int pending;
   int64_t rows;
   const float *q, *k, *v, *z;  // first row of the segment, first channel of the head

@@ -1,5 +1,6 @@
 // The KDA head in plain C++: any head_dim, any CPU. Every sum is one chain in index order.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kestrel/kernels/kda/kda_head.h"
@@ -93,6 +94,12 @@ struct PortableOps {
         for (int j = 0; j < kTile; ++j) s += t.keys[j * layout.padded + d] * t.values[j * layout.padded + e];
         t.s[layout.Index(d, e)] = s;
       }
+    }
+    for (int e = 0; e < t.dim; ++e) {
+      uint32_t peak = 0;
+      for (int d = 0; d < t.dim; ++d)
+        peak = std::max(peak, std::bit_cast<uint32_t>(std::fabs(t.s[layout.Index(d, e)])));
+      t.peaks[e] = std::bit_cast<float>(peak);
     }
   }
 };

@@ -214,13 +214,17 @@ TEST_P(KdaOnEveryIsa, ANanStaysInItsSequence) {
   for (const MatMulMode mode : {MatMulMode::kF32, MatMulMode::kBf16}) {
     Machine m(GetParam(), mode);
     AlignedBuffer sick = NewState(p.shape), well = NewState(p.shape), alone = NewState(p.shape);
-    reinterpret_cast<float*>(sick.data() + 64)[5] = std::nanf("");
+    Problem infected = p;  // a whole tile, so that the NaN is in S
+    infected.k[3] = std::nanf("");
+    Floats unused(p.q.size());
+    const KdaSegment tile{sick.data(), 0, 16};
+    KdaForward(m.context, p.shape, {&tile, 1}, infected.Inputs(), unused.data());
     const KdaSegment both[] = {{sick.data(), 0, 20}, {well.data(), 20, 20}};
     const KdaSegment single{alone.data(), 20, 20};
     Floats out(p.q.size()), want(p.q.size());
     KdaForward(m.context, p.shape, both, p.Inputs(), out.data());
     KdaForward(m.context, p.shape, {&single, 1}, p.Inputs(), want.data());
-    EXPECT_TRUE(std::isnan(out[2]) || std::isnan(out[0]) || std::isnan(out[1]));
+    EXPECT_TRUE(std::all_of(out.begin(), out.begin() + 20 * 16, [](float x) { return std::isnan(x); }));
     EXPECT_TRUE(std::memcmp(out.data() + 20 * 16, want.data() + 20 * 16, 20 * 16 * sizeof(float)) == 0);
   }
 }
