@@ -9,8 +9,8 @@
 namespace kestrel {
 
 // How matmul inputs are rounded. kBf16: to bfloat16 where the weight is bfloat16, to int16 with a scale for 32 columns
-// where it is MXFP4; narrow inputs of bfloat16 weights are kept exact (kernels/matmul/matmul.h kExactCols). kF32: not at
-// all, and sums are double.
+// where it is MXFP4; narrow inputs of bfloat16 weights are kept exact (kernels/matmul/matmul.h kExactCols). kF32: not
+// at all, and sums are double.
 enum class MatMulMode { kBf16, kF32 };
 
 struct Context {
