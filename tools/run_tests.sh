@@ -1,7 +1,8 @@
 # Sourced by ./run and .ci/run. run_tests BUILD_FOLDER [CTEST_OPTION...]: all tests by ctest, then the line `N passed, N failed`, counted in single
 # cases. Skipped cases are said, and are not passed. Leaves the numbers in tests_passed and tests_failed; false where one failed.
 run_tests() {
-  local counts skipped report=$1/tests.xml
+  local counts skipped report
+  report=$(realpath "$1")/tests.xml  # ctest takes a relative one from the build folder
   rm -f "$report"
   ctest --test-dir "$1" --output-on-failure --no-tests=error "${@:2}" --output-junit "$report" \
     --test-output-size-passed 10000000 --test-output-size-failed 10000000 >&2 </dev/null || true
