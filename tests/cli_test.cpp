@@ -122,7 +122,7 @@ TEST_F(Cli, SamplingIsReproducible) {
 
 TEST_F(Cli, WrongUsageIsTwo) {
   for (const char* arguments : {"", "nonsense", "generate", "generate x", "generate x -p a --ids 1", "logits x --ids 1",
-                                "generate x --ids 1 --matmul fp8", "generate x --ids 1 -n -1", "bench nothing"}) {
+                                "generate x --ids 1 --matmul fp8", "generate x --ids 1 -n -1"}) {
     EXPECT_EQ(Run(arguments).code, 2) << arguments;
   }
   EXPECT_EQ(Run("--help").code, 0);
